@@ -1,1 +1,40 @@
-//! To be written.
+//! Message handlers with exactly-once effects: inbox, outbox and idempotent commands in one
+//! database transaction.
+//!
+//! This crate knows messages, handlers and the runtime, but no database: `whizbang-postgres` is
+//! the store, and the crate that a service starts with.
+
+extern crate self as whizbang;
+
+mod command_key;
+mod config;
+mod context;
+mod dispatcher;
+mod envelope;
+mod error;
+pub mod handler;
+mod message;
+pub mod registry;
+mod retry;
+pub mod store;
+pub mod transport;
+
+#[doc(hidden)]
+#[path = "private.rs"]
+pub mod __private;
+
+pub use command_key::{AsCommandKey, CommandKey, KeyError, KeyPart, MAX_KEY_BYTES};
+pub use config::{BreakerPolicy, RuntimeConfig};
+pub use context::{Context, LazyContext};
+pub use dispatcher::{Dispatcher, DispatcherParts, Execute, Outgoing, RelayHint, Routing};
+pub use envelope::{Envelope, Headers, Metadata, Payload};
+pub use error::{
+    BoxError, Decision, DecodeError, ExecuteError, HandlerError, MAX_ERROR_BYTES, PublishError,
+    StartError, StartFault, StoreError, StoreErrorKind, decision_of, error_chain, storable_text,
+};
+pub use handler::{HandlerFailure, OnDead, State};
+pub use message::{
+    AsStreamKey, Command, Event, MAX_NAME_BYTES, Message, MessageKind, StreamKey, name_fault,
+};
+pub use retry::Backoff;
+pub use store::InTransaction;
