@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, future::IntoFuture, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 mod execute;
 
 pub use execute::Execute;
-pub(crate) use execute::{CommandOutcome, run_command};
+pub(crate) use execute::{CommandFailure, CommandOutcome, hexadecimal, panic_text, run_command};
 
 /// Publishes events, sends commands and executes idempotent commands. Cheap to clone.
 pub struct Dispatcher<S: Store> {
@@ -54,33 +54,44 @@ pub struct Routing {
     pub routes: BTreeMap<String, String>,
 }
 
-/// Wakes this process's relay: at once after commits of ours, and for a while by fast polling
+/// Wakes this process's relays: at once after commits of ours, and for a while by fast polling
 /// after a publish in a transaction whose commit we do not see.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RelayHint {
-    committed: Notify,
-    published: Notify,
+    committed: watch::Sender<u64>,
+    published: watch::Sender<u64>,
+}
+
+impl Default for RelayHint {
+    fn default() -> Self {
+        Self {
+            committed: watch::Sender::new(0),
+            published: watch::Sender::new(0),
+        }
+    }
 }
 
 impl RelayHint {
     /// Rows are visible now.
     pub fn committed(&self) {
-        self.committed.notify_one();
+        self.committed
+            .send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Rows will be visible when a transaction of the user's commits.
     pub fn published(&self) {
-        self.published.notify_one();
+        self.published
+            .send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Waits for [`committed`](Self::committed).
-    pub async fn wait_committed(&self) {
-        self.committed.notified().await;
+    /// Hears of every [`committed`](Self::committed) from now on.
+    pub fn on_committed(&self) -> watch::Receiver<u64> {
+        self.committed.subscribe()
     }
 
-    /// Waits for [`published`](Self::published).
-    pub async fn wait_published(&self) {
-        self.published.notified().await;
+    /// Hears of every [`published`](Self::published) from now on.
+    pub fn on_published(&self) -> watch::Receiver<u64> {
+        self.published.subscribe()
     }
 }
 
@@ -117,6 +128,11 @@ impl<S: Store> Dispatcher<S> {
                 execute_wait: parts.execute_wait,
             }),
         }
+    }
+
+    /// What wakes this process's relays.
+    pub fn relay_hint(&self) -> &Arc<RelayHint> {
+        &self.inner.relay_hint
     }
 
     /// The store behind it.

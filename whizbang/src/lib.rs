@@ -19,6 +19,8 @@ mod retry;
 pub mod store;
 pub mod transport;
 
+mod runtime;
+
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
@@ -37,4 +39,5 @@ pub use message::{
     AsStreamKey, Command, Event, MAX_NAME_BYTES, Message, MessageKind, StreamKey, name_fault,
 };
 pub use retry::Backoff;
+pub use runtime::{App, Builder, Counts, Health, ShutdownError};
 pub use store::InTransaction;

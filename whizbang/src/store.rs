@@ -505,6 +505,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn rollback(transaction: Self::Transaction<'_>)
     -> impl Future<Output = StoreResult<()>> + Send;
 
+    /// What kind of database error hides in the chain of an error that a handler returned, if
+    /// any: the runtime repeats conflicts at once and counts no attempt while the database is
+    /// away.
+    fn classify(error: &(dyn std::error::Error + 'static)) -> Option<StoreErrorKind>;
+
     /// Closes a connection that may still be busy; it never goes back to the pool.
     fn discard(session: Self::Session);
 

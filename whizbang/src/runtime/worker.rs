@@ -1,0 +1,101 @@
+//! Claims due work while there is room, and hands it to runs.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::{
+    counters::add,
+    run,
+    shared::{Patience, Shared},
+    stop::Phase,
+};
+use crate::store::{ClaimRequest, Store};
+
+/// What one claim found.
+enum Claimed {
+    /// There is probably more.
+    Full,
+    /// That was all.
+    All,
+    /// No room to claim anything.
+    NoRoom,
+}
+
+pub(crate) async fn work<S: Store>(shared: Arc<Shared<S>>) {
+    let mut tick = tokio::time::interval(shared.config.idle_poll);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut patience = Patience::default();
+    let mut last_rescan = None;
+    loop {
+        let woken = async {
+            tokio::select! {
+                () = shared.work.notified() => {}
+                _ = tick.tick() => {}
+            }
+        };
+        if shared.stop.unless(Phase::Draining, woken).await.is_none() {
+            return;
+        }
+        if shared.capacity.taken() == 0 {
+            shared.drop_sessions();
+        }
+        while !shared.stop.draining() {
+            let rescan =
+                last_rescan.is_none_or(|at: Instant| at.elapsed() >= shared.config.idle_poll);
+            let claimed = claim(&shared, rescan).await;
+            shared.note(&claimed);
+            match claimed {
+                Ok(found) => {
+                    patience.reset();
+                    if rescan {
+                        last_rescan = Some(Instant::now());
+                    }
+                    if !matches!(found, Claimed::Full) {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(error = crate::error_chain(&error), "a claim failed");
+                    patience.pause(&shared.stop).await;
+                }
+            }
+        }
+    }
+}
+
+async fn claim<S: Store>(
+    shared: &Arc<Shared<S>>,
+    rescan: bool,
+) -> crate::store::StoreResult<Claimed> {
+    // Claims of a few rows cost as much as claims of many: wait until half the room is free.
+    let free = shared.capacity.free();
+    let room = shared.room();
+    if room.is_empty() || free * 2 < shared.config.claim_batch {
+        shared.backlog.store(true, Ordering::Relaxed);
+        return Ok(Claimed::NoRoom);
+    }
+    let limit = free.min(shared.config.claim_batch);
+    let request = ClaimRequest {
+        instance: shared.instance.id,
+        token: uuid::Uuid::now_v7(),
+        lease: shared.config.lease,
+        room,
+        limit,
+        run: shared.config.stream_run,
+        rescan,
+    };
+    let works = shared.store.claim(&request).await?;
+    add(&shared.counters.claimed, works.len() as u64);
+    let full = works.len() >= limit
+        || request.room.iter().any(|room| {
+            let got = works
+                .iter()
+                .filter(|work| work.lease.handler == room.handler)
+                .count();
+            got >= room.limit
+        });
+    shared.backlog.store(full, Ordering::Relaxed);
+    run::start(shared, works);
+    Ok(if full { Claimed::Full } else { Claimed::All })
+}
