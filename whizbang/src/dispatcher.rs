@@ -234,7 +234,7 @@ impl<S: Store> Dispatcher<S> {
         let store = &self.inner.store;
         let mut session = Guarded::<S>::new(store.open().await?);
         let options = crate::store::TransactionOptions {
-            fence: Uuid::nil(),
+            fence: Uuid::now_v7(),
             timeout: Duration::ZERO,
             isolation: crate::store::Isolation::ReadCommitted,
         };
@@ -242,6 +242,11 @@ impl<S: Store> Dispatcher<S> {
         let answer = work(&mut transaction).await;
         match answer {
             Ok(value) => {
+                // Fails on a transaction that a swallowed error has aborted: COMMIT would not.
+                let connection = S::connection(&mut transaction);
+                if !store.fenced(connection, options.fence).await? {
+                    return Err(ended_inside().into());
+                }
                 S::commit(transaction).await?;
                 session.keep();
                 self.inner.relay_hint.committed();
@@ -337,6 +342,13 @@ impl<S: Store> Dispatcher<S> {
             _ => routing.service.clone(),
         }
     }
+}
+
+fn ended_inside() -> StoreError {
+    StoreError::message(
+        crate::StoreErrorKind::Other,
+        "the transaction was ended inside the closure; leave COMMIT and ROLLBACK to the dispatcher",
+    )
 }
 
 /// A message that is about to be written to the outbox; awaiting it writes it.

@@ -1,0 +1,237 @@
+//! Connections and the handler's transaction.
+
+use std::time::Duration;
+
+use sqlx::{
+    AssertSqlSafe, Connection, PgConnection, Postgres, Row, Transaction, pool::PoolConnection,
+};
+use uuid::Uuid;
+use whizbang::{
+    StoreError, StoreErrorKind,
+    store::{
+        CommandRun, CommandState, Completion, Isolation, Lease, StoreResult, TransactionOptions,
+    },
+};
+
+use crate::{
+    error::{kind_of, store_error},
+    store::PgStore,
+};
+
+/// Time beyond the handler's timeout before the server ends an idle transaction by itself: the
+/// runtime should be the first to notice.
+const IDLE_MARGIN: Duration = Duration::from_secs(5);
+
+/// Opens a handler's transaction in one round trip.
+pub(crate) async fn begin<'s>(
+    session: &'s mut PoolConnection<Postgres>,
+    options: &TransactionOptions,
+) -> StoreResult<Transaction<'s, Postgres>> {
+    let statement = AssertSqlSafe(begin_statement(options));
+    session
+        .begin_with(statement)
+        .await
+        .map_err(store_error("begin a transaction"))
+}
+
+/// Holds nothing but numbers and a UUID, so there is nothing to escape.
+fn begin_statement(options: &TransactionOptions) -> String {
+    let isolation = match options.isolation {
+        Isolation::ReadCommitted => "READ COMMITTED",
+        Isolation::RepeatableRead => "REPEATABLE READ",
+        Isolation::Serializable => "SERIALIZABLE",
+    };
+    let fence = options.fence;
+    let mut statement = format!(
+        "BEGIN ISOLATION LEVEL {isolation} READ WRITE; SET LOCAL synchronous_commit TO on; SET LOCAL whizbang.fence TO '{fence}'"
+    );
+    if !options.timeout.is_zero() {
+        let timeout = milliseconds(options.timeout);
+        let idle = milliseconds(options.timeout.saturating_add(IDLE_MARGIN));
+        statement.push_str(&format!("; SET LOCAL statement_timeout TO {timeout}; SET LOCAL idle_in_transaction_session_timeout TO {idle}"));
+    }
+    statement
+}
+
+/// PostgreSQL takes these settings as 32-bit milliseconds, where zero means "never".
+fn milliseconds(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis())
+        .unwrap_or(i32::MAX)
+        .max(1)
+}
+
+pub(crate) async fn nested<'t>(
+    transaction: &'t mut Transaction<'_, Postgres>,
+) -> StoreResult<Transaction<'t, Postgres>> {
+    transaction
+        .begin()
+        .await
+        .map_err(store_error("set a savepoint"))
+}
+
+pub(crate) async fn commit(transaction: Transaction<'_, Postgres>) -> StoreResult<()> {
+    transaction.commit().await.map_err(|error| {
+        let mut mapped = store_error("commit")(error);
+        // Whatever was lost here was lost after COMMIT had been sent.
+        if mapped.kind == StoreErrorKind::Unavailable {
+            mapped.kind = StoreErrorKind::CommitUnknown;
+        }
+        mapped
+    })
+}
+
+pub(crate) async fn rollback(transaction: Transaction<'_, Postgres>) -> StoreResult<()> {
+    transaction
+        .rollback()
+        .await
+        .map_err(store_error("roll back"))
+}
+
+/// Closes the socket without waiting for a statement that may be running; the pool gets a free
+/// place at once, the server rolls back when it notices or when its timeout ends the statement.
+pub(crate) fn discard(session: PoolConnection<Postgres>) {
+    drop(session.detach());
+}
+
+/// Whether a transaction is open, also one that was begun with a plain `BEGIN`: in a statement
+/// outside any transaction both times are the same. The simple protocol is needed for that.
+pub(crate) async fn in_transaction(connection: &mut PgConnection) -> StoreResult<bool> {
+    if connection.is_in_transaction() {
+        return Ok(true);
+    }
+    let query = sqlx::raw_sql("SELECT now() = statement_timestamp()");
+    let asked = sqlx::Executor::fetch_one(connection, query).await;
+    match asked {
+        Ok(row) => {
+            let alone: bool = row
+                .try_get(0)
+                .map_err(store_error("look for a transaction"))?;
+            Ok(!alone)
+        }
+        // A failed transaction is an open one.
+        Err(error) if kind_of(&error) == StoreErrorKind::Aborted => Ok(true),
+        Err(error) => Err(store_error("look for a transaction")(error)),
+    }
+}
+
+impl PgStore {
+    pub(crate) async fn open_session(&self) -> StoreResult<PoolConnection<Postgres>> {
+        self.inner
+            .pool
+            .acquire()
+            .await
+            .map_err(store_error("take a connection from the pool"))
+    }
+
+    pub(crate) async fn complete_inbox_message(
+        &self,
+        connection: &mut PgConnection,
+        lease: &Lease,
+        last: bool,
+    ) -> StoreResult<Completion> {
+        const DOING: &str = "complete a message";
+        let answer: String = self
+            .scalar(&self.calls().complete)
+            .bind(lease.message_id)
+            .bind(&lease.handler)
+            .bind(&lease.lane)
+            .bind(lease.stream_id)
+            .bind(lease.token)
+            .bind(last)
+            .fetch_one(connection)
+            .await
+            .map_err(store_error(DOING))?;
+        match answer.as_str() {
+            "done" => Ok(Completion::Done),
+            "more" => Ok(Completion::More),
+            "lost" => Ok(Completion::Lost),
+            "unfenced" => Ok(Completion::Unfenced),
+            other => Err(unexpected(DOING, other)),
+        }
+    }
+
+    pub(crate) async fn is_fenced(
+        &self,
+        connection: &mut PgConnection,
+        fence: Uuid,
+    ) -> StoreResult<bool> {
+        self.scalar(&self.calls().fenced)
+            .bind(fence.to_string())
+            .fetch_one(connection)
+            .await
+            .map_err(store_error("check the transaction"))
+    }
+
+    pub(crate) async fn begin_command_run(
+        &self,
+        connection: &mut PgConnection,
+        run: &CommandRun,
+    ) -> StoreResult<CommandState> {
+        const DOING: &str = "look a command's key up";
+        let query = self
+            .query(&self.calls().begin_command)
+            .persistent(!self.inner.pooler)
+            .bind(&run.scope)
+            .bind(run.key.as_str())
+            .bind(run.fingerprint.as_slice())
+            .bind(None::<String>);
+        let row = query
+            .fetch_one(connection)
+            .await
+            .map_err(store_error(DOING))?;
+        let read = || -> Result<(String, Option<Vec<u8>>, Option<String>), sqlx::Error> {
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+        };
+        let (state, fingerprint, result) = read().map_err(store_error(DOING))?;
+        match state.as_str() {
+            "fresh" => Ok(CommandState::Fresh),
+            "done" => Ok(CommandState::Done(result)),
+            "reused" => Ok(CommandState::Reused {
+                stored: fingerprint.unwrap_or_default(),
+            }),
+            "busy" => Ok(CommandState::Busy),
+            "isolation" => Ok(CommandState::Isolated),
+            other => Err(unexpected(DOING, other)),
+        }
+    }
+
+    pub(crate) async fn finish_command_run(
+        &self,
+        connection: &mut PgConnection,
+        run: &CommandRun,
+        reply: Option<&str>,
+    ) -> StoreResult<()> {
+        const DOING: &str = "record a command's reply";
+        let recorded: bool = self
+            .scalar(&self.calls().finish_command)
+            .bind(&run.scope)
+            .bind(run.key.as_str())
+            .bind(reply)
+            .fetch_one(connection)
+            .await
+            .map_err(store_error(DOING))?;
+        if recorded {
+            Ok(())
+        } else {
+            Err(unexpected(DOING, "no key row"))
+        }
+    }
+
+    pub(crate) fn scalar<T>(
+        &self,
+        call: &crate::calls::Call,
+    ) -> sqlx::query::QueryScalar<'static, Postgres, T, sqlx::postgres::PgArguments>
+    where
+        (T,): for<'r> sqlx::FromRow<'r, sqlx::postgres::PgRow>,
+    {
+        sqlx::query_scalar(call.sql()).persistent(!self.inner.pooler)
+    }
+}
+
+/// The functions in the database answered something this version does not know.
+pub(crate) fn unexpected(doing: &str, answer: &str) -> StoreError {
+    StoreError::message(
+        StoreErrorKind::Setup,
+        format!("failed to {doing}: the database answered `{answer}`; its functions are of another version, run `whizbang_postgres::migrate`"),
+    )
+}
