@@ -13,6 +13,7 @@ mod dispatcher;
 mod envelope;
 mod error;
 pub mod handler;
+mod link;
 mod message;
 pub mod registry;
 mod retry;
@@ -41,3 +42,4 @@ pub use message::{
 pub use retry::Backoff;
 pub use runtime::{App, Builder, Counts, Health, ShutdownError};
 pub use store::InTransaction;
+pub use whizbang_macros::{Command, Event, handler, idempotent_command};

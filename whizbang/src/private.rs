@@ -1,7 +1,11 @@
 //! What generated code calls. Not part of the public interface: its shape changes with the macros,
 //! which are pinned to the same version.
+//!
+//! The attributes judge a handler by the traits below and by nothing else. Each is asked in the
+//! form `<UserType as Trait>::item`, once, at the user's own token, so one mistake gives one error
+//! and the error carries the text that stands here.
 
-use std::future::Future;
+use std::{any::TypeId, future::Future};
 
 pub use crate::{
     command_key::{AsCommandKey, CommandKey},
@@ -15,29 +19,149 @@ pub use crate::{
 };
 pub use inventory;
 
-use crate::{BoxError, Context, LazyContext, store::Store};
+use crate::{BoxError, Context, KeyPart, LazyContext, store::Store};
 
-/// A function pointer of one of the shapes a handler can have, told apart by its context.
-pub trait IntoCall {
-    /// Erases the store.
-    fn into_call(self) -> ErasedCall;
+/// What a message must be able to do, as one bound: for types whose derive reported a fault.
+pub trait Wire: serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static {}
+
+impl<T: serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static> Wire for T {}
+
+/// Who a handler is and where it stands.
+pub struct Site {
+    /// Its name in the database.
+    pub name: &'static str,
+    /// Rust path of the function.
+    pub path: &'static str,
+    /// Source file.
+    pub file: &'static str,
+    /// Line of the function.
+    pub line: u32,
 }
 
-impl IntoCall for PlainFn {
-    fn into_call(self) -> ErasedCall {
-        ErasedCall::plain(self)
+/// What an argument needs, asked when the service starts.
+pub type Needs = fn() -> Requirement;
+
+fn definition_of<M: Message>(
+    site: Site,
+    options: HandlerOptions,
+    call: ErasedCall,
+    needs: &[Needs],
+) -> Definition {
+    Definition {
+        spec: HandlerSpec {
+            name: site.name,
+            message: M::NAME,
+            aliases: M::ALIASES,
+            kind: M::KIND,
+            message_type_id: TypeId::of::<M>,
+            options,
+            path: site.path,
+            file: site.file,
+            line: site.line,
+        },
+        call,
+        requirements: needs.iter().map(|needs| needs()).collect(),
+        command: None,
     }
 }
 
-impl<S: Store> IntoCall for TransactionFn<S> {
-    fn into_call(self) -> ErasedCall {
-        ErasedCall::transaction(self)
+/// The first argument of a handler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a message, so it cannot be the first argument of a handler",
+    label = "the first argument is the message",
+    note = "put the message first; its type declares itself with `#[derive(Serialize, Deserialize, Event)] #[message(name = \"orders.order_placed\")]` or with `Command` in place of `Event`"
+)]
+pub trait HandlerMessage: Sized {
+    /// Decodes the message.
+    ///
+    /// # Errors
+    /// When the payload does not fit the type.
+    fn take(inputs: Inputs<'_>) -> Result<Self, HandlerFailure>;
+
+    /// The handler of this message.
+    fn define(
+        site: Site,
+        options: HandlerOptions,
+        call: ErasedCall,
+        needs: &[Needs],
+    ) -> Definition;
+}
+
+#[diagnostic::do_not_recommend]
+impl<M: Message> HandlerMessage for M {
+    fn take(inputs: Inputs<'_>) -> Result<Self, HandlerFailure> {
+        inputs.message()
+    }
+
+    fn define(
+        site: Site,
+        options: HandlerOptions,
+        call: ErasedCall,
+        needs: &[Needs],
+    ) -> Definition {
+        definition_of::<M>(site, options, call, needs)
     }
 }
 
-impl<S: Store> IntoCall for LazyFn<S> {
-    fn into_call(self) -> ErasedCall {
-        ErasedCall::lazy(self)
+/// The first argument of an idempotent command's handler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a command, so `#[idempotent_command]` cannot handle it",
+    label = "the first argument is the command",
+    note = "events are handled with `#[handler]`; a command declares itself with `#[derive(Serialize, Deserialize, Command)] #[message(name = \"orders.place_order\")]`"
+)]
+pub trait CommandMessage: Sized {
+    /// What the command answers.
+    type Reply;
+
+    /// Decodes the command.
+    ///
+    /// # Errors
+    /// When the payload does not fit the type.
+    fn take(inputs: Inputs<'_>) -> Result<Self, HandlerFailure>;
+
+    /// The handler of this command.
+    fn define(
+        site: Site,
+        options: HandlerOptions,
+        call: ErasedCall,
+        needs: &[Needs],
+        scope: Option<&'static str>,
+        key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
+    ) -> Definition;
+}
+
+#[diagnostic::do_not_recommend]
+impl<C: Command> CommandMessage for C {
+    type Reply = C::Reply;
+
+    fn take(inputs: Inputs<'_>) -> Result<Self, HandlerFailure> {
+        inputs.message()
+    }
+
+    fn define(
+        site: Site,
+        options: HandlerOptions,
+        call: ErasedCall,
+        needs: &[Needs],
+        scope: Option<&'static str>,
+        key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
+    ) -> Definition {
+        let scope = scope.unwrap_or(oldest_name::<C>());
+        Definition {
+            command: Some(CommandSpec { scope, key }),
+            ..definition_of::<C>(site, options, call, needs)
+        }
+    }
+}
+
+/// The name under which a command was first known: its last alias, else its name.
+///
+/// Keys are stored under it, so a command that is renamed (its old name added in front of the
+/// aliases) finds the keys of its past.
+pub const fn oldest_name<M: Message>() -> &'static str {
+    match M::ALIASES {
+        [.., oldest] => oldest,
+        [] => M::NAME,
     }
 }
 
@@ -47,20 +171,65 @@ impl<S: Store> IntoCall for LazyFn<S> {
     label = "only a context is taken by `&mut`",
     note = "take `&mut HandlerContext<'_>` for a transaction, or `&mut LazyContext<'_>` to open one later (both from `whizbang_postgres`)"
 )]
-pub trait IsContext {}
+pub trait IsContext {
+    /// The shape of a function that takes this context.
+    type Call;
 
-impl<S: Store> IsContext for Context<'_, S> {}
-impl<S: Store> IsContext for LazyContext<'_, S> {}
+    /// Erases the store.
+    fn erase(call: Self::Call) -> ErasedCall;
+}
+
+impl<S: Store> IsContext for Context<'_, S> {
+    type Call = TransactionFn<S>;
+
+    fn erase(call: Self::Call) -> ErasedCall {
+        ErasedCall::transaction(call)
+    }
+}
+
+impl<S: Store> IsContext for LazyContext<'_, S> {
+    type Call = LazyFn<S>;
+
+    fn erase(call: Self::Call) -> ErasedCall {
+        ErasedCall::lazy(call)
+    }
+}
 
 /// Types whose context can run an idempotent command.
 #[diagnostic::on_unimplemented(
-    message = "an idempotent command needs `&mut HandlerContext<'_>`, not `{Self}`",
-    label = "its key is written in the same transaction as its effects",
+    message = "an idempotent command needs `&mut HandlerContext<'_>`, not `&mut {Self}`",
+    label = "the key is written in the same transaction as the effects",
     note = "take `cx: &mut HandlerContext<'_>` (from `whizbang_postgres`)"
 )]
-pub trait IsCommandContext: IsContext {}
+pub trait IsCommandContext {
+    /// The shape of a function that takes this context.
+    type Call;
 
-impl<S: Store> IsCommandContext for Context<'_, S> {}
+    /// Erases the store.
+    fn erase(call: Self::Call) -> ErasedCall;
+}
+
+impl<S: Store> IsCommandContext for Context<'_, S> {
+    type Call = TransactionFn<S>;
+
+    fn erase(call: Self::Call) -> ErasedCall {
+        ErasedCall::transaction(call)
+    }
+}
+
+/// Runs a handler: `make` takes its arguments and calls it, `finish` reads what it returned.
+///
+/// The name is part of the compiler's message about a future that is not `Send`.
+pub fn handler_future_must_be_send<'a, M, F>(
+    make: M,
+    finish: fn(F::Output) -> HandlerResult,
+) -> HandlerFuture<'a>
+where
+    M: FnOnce() -> Result<F, HandlerFailure> + Send + 'a,
+    F: Future + Send + 'a,
+{
+    Box::pin(async move { finish(make()?.await) })
+}
 
 /// What a handler may return.
 #[diagnostic::on_unimplemented(
@@ -70,6 +239,9 @@ impl<S: Store> IsCommandContext for Context<'_, S> {}
 )]
 pub trait HandlerReturn {
     /// The framework's own form.
+    ///
+    /// # Errors
+    /// The handler's own.
     fn into_result(self) -> HandlerResult;
 }
 
@@ -82,18 +254,21 @@ impl<E: IntoBoxError> HandlerReturn for Result<(), E> {
     }
 }
 
-/// What an idempotent command may return.
+/// What the handler of an idempotent command may return.
 #[diagnostic::on_unimplemented(
-    message = "the handler of `{C}` returns `Result<Reply, E>` with the command's reply type, not `{Self}`",
+    message = "the handler of this command returns `Result<{Reply}, E>`, not `{Self}`",
     label = "not the reply that the command declares",
     note = "the reply stands on the command: `#[message(name = \"…\", reply = OrderReceipt)]`; without it the reply is `()`"
 )]
-pub trait CommandReturn<C: Command> {
-    /// The framework's own form.
+pub trait CommandReturn<Reply> {
+    /// The framework's own form, with the reply encoded.
+    ///
+    /// # Errors
+    /// The handler's own, or a reply that cannot be encoded.
     fn into_result(self) -> HandlerResult;
 }
 
-impl<C: Command, E: IntoBoxError> CommandReturn<C> for Result<C::Reply, E> {
+impl<Reply: serde::Serialize, E: IntoBoxError> CommandReturn<Reply> for Result<Reply, E> {
     fn into_result(self) -> HandlerResult {
         match self {
             Ok(reply) => serde_json::to_string(&reply)
@@ -115,15 +290,11 @@ pub trait IntoBoxError {
     fn into_box_error(self) -> BoxError;
 }
 
+#[diagnostic::do_not_recommend]
 impl<E: Into<BoxError>> IntoBoxError for E {
     fn into_box_error(self) -> BoxError {
         self.into()
     }
-}
-
-/// Says "not `Send`" at the handler and not inside generated code.
-pub fn handler_future_must_be_send<F: Future + Send>(future: F) -> F {
-    future
 }
 
 /// Reads a command's key.
@@ -132,4 +303,9 @@ pub fn handler_future_must_be_send<F: Future + Send>(future: F) -> F {
 /// When the key cannot be used.
 pub fn key_of(key: &impl AsCommandKey) -> Result<CommandKey, HandlerFailure> {
     key.command_key().map_err(HandlerFailure::Key)
+}
+
+/// One field of a key of several fields, so that a field that cannot be one is named by itself.
+pub fn key_part(part: &impl KeyPart) -> &dyn KeyPart {
+    part
 }

@@ -1,0 +1,64 @@
+//! The derives `Event` and `Command`.
+
+mod attr;
+mod expand;
+mod stream;
+
+use proc_macro2::TokenStream;
+use syn::{Data, DeriveInput};
+
+use crate::errors::Errors;
+
+/// Which of the two is derived.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Event,
+    Command,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Event => "Event",
+            Self::Command => "Command",
+        }
+    }
+}
+
+/// The implementations, or what keeps them from being written.
+pub(crate) fn derive(kind: Kind, input: TokenStream) -> TokenStream {
+    let input = match syn::parse2::<DeriveInput>(input) {
+        Ok(input) => input,
+        Err(error) => return error.into_compile_error(),
+    };
+    let mut errors = Errors::default();
+    check_shape(&input, &mut errors);
+    let options = attr::read(kind, &input, &mut errors);
+    let stream = options
+        .stream
+        .as_ref()
+        .and_then(|path| stream::expand(path, &input, &options.krate, &mut errors));
+    if errors.is_empty() {
+        expand::expand(kind, &input, &options, stream)
+    } else {
+        // Placeholders keep one mistake from showing up again at every use of the type.
+        let placeholder = expand::placeholder(kind, &input, &options);
+        let errors = errors.to_compile_errors();
+        quote::quote!(#errors #placeholder)
+    }
+}
+
+fn check_shape(input: &DeriveInput, errors: &mut Errors) {
+    if !input.generics.params.is_empty() {
+        errors.at(
+            &input.generics,
+            "a message type cannot be generic: one wire name stands for one type; declare a type of its own for each payload",
+        );
+    }
+    if let Data::Union(data) = &input.data {
+        errors.at(
+            data.union_token,
+            "a message is a struct or an enum; a union has no JSON form",
+        );
+    }
+}
