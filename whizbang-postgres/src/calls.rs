@@ -63,7 +63,7 @@ calls! {
     begin_command = "SELECT state, fingerprint, result FROM {s}.begin_command($1, $2, $3, $4)";
     finish_command = "SELECT {s}.finish_command($1, $2, $3)";
     store_outbox = "SELECT message_id, destination, was_newly_created FROM {s}.store_outbox_messages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-    deliver_locally = "SELECT * FROM {s}.deliver_outbox_locally($1, $2, $3, $4, $5, $6, $7)";
+    deliver_locally = "SELECT * FROM {s}.deliver_outbox_locally($1, $2, $3, $4, $5, $6, $7, $8)";
     claim_outbox = "SELECT * FROM {s}.claim_outbox($1, $2, $3, $4, $5)";
     complete_outbox = "SELECT {s}.complete_outbox_published($1, $2, $3)";
     report_outbox = "SELECT message_id, outcome FROM {s}.report_outbox_failures($1, $2, $3, $4, $5)";

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -21,21 +20,6 @@ use crate::{
     rows,
     store::{PgStore, interval},
 };
-
-/// The due time below which everything has been claimed, as far as this process knows. Claims
-/// start there, so that they do not walk over what was deleted since the last vacuum.
-#[derive(Debug, Default)]
-pub(crate) struct Watermark(Mutex<Option<DateTime<Utc>>>);
-
-impl Watermark {
-    fn get(&self) -> Option<DateTime<Utc>> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, lowest: Option<DateTime<Utc>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lowest;
-    }
-}
 
 /// What a hand-over looks like to the functions: five parameters.
 pub(crate) struct Offer {
@@ -179,11 +163,11 @@ impl PgStore {
     pub(crate) async fn claim_work(&self, request: &ClaimRequest) -> StoreResult<Vec<Work>> {
         const DOING: &str = "claim work";
         let room = &request.room;
-        let after = if request.rescan {
-            None
-        } else {
-            self.inner.watermark.get()
-        };
+        let marks = &self.inner.claimed_up_to;
+        let after: Vec<Option<DateTime<Utc>>> = room
+            .iter()
+            .map(|room| (!request.rescan).then(|| marks.get(&room.handler)).flatten())
+            .collect();
         let query = self
             .query(&self.calls().claim)
             .bind(room.iter().map(|room| room.handler.clone()).collect::<Vec<_>>())
@@ -196,11 +180,14 @@ impl PgStore {
             .bind(request.instance)
             .bind(after);
         let rows = self.rows(DOING, query).await?;
-        self.inner.watermark.set(None);
-        rows.iter()
-            .map(|row| rows::claimed(row, request.token))
-            .collect::<Result<_, _>>()
-            .map_err(store_error(DOING))
+        let mut works = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let work = rows::claimed(row, request.token).map_err(store_error(DOING))?;
+            let was_due = row.try_get("was_due_at").map_err(store_error(DOING))?;
+            marks.reached(&work.lease.handler, was_due);
+            works.push(work);
+        }
+        Ok(works)
     }
 
     pub(crate) async fn next_rows(

@@ -1,9 +1,10 @@
 //! Writing outbox rows, and taking them to where they go.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::PoisonError, time::Duration};
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
+use tokio::time::Instant;
 use uuid::Uuid;
 use whizbang::store::{
     HandOver, LocalDelivery, OutboxDraft, OutboxRow, Refusal, Schedule, StoreResult,
@@ -15,6 +16,9 @@ use crate::{
     rows,
     store::{PgStore, interval},
 };
+
+/// How often a delivery looks from the very start, for rows that a slow commit made visible late.
+const SWEEP: Duration = Duration::from_secs(1);
 
 impl PgStore {
     /// Runs in the caller's transaction: one statement, no lock and no notification.
@@ -86,18 +90,35 @@ impl PgStore {
             .bind(offer.instance)
             .bind(interval(offer.lease))
             .bind(offer.handlers)
-            .bind(offer.limits);
+            .bind(offer.limits)
+            .bind(self.deliver_from(destination));
         let rows = self.rows(DOING, query).await?;
         let report = report(&rows, offer.token, rows::delivered).map_err(store_error(DOING))?;
+        let marks = &self.inner.delivered_up_to;
         let mut moved = HashSet::new();
         for row in &rows {
-            let id: Uuid = row.try_get("message_id").map_err(store_error(DOING))?;
+            let read = || -> Result<(Uuid, i64), sqlx::Error> {
+                Ok((row.try_get("message_id")?, row.try_get("outbox_sequence")?))
+            };
+            let (id, sequence) = read().map_err(store_error(DOING))?;
+            marks.reached(&destination.to_owned(), sequence);
             moved.insert(id);
         }
         Ok(LocalDelivery {
             moved: moved.len() as u64,
             report,
         })
+    }
+
+    /// The sequence to start from: the low watermark, and now and then the very start.
+    fn deliver_from(&self, destination: &str) -> i64 {
+        let mut swept = self.inner.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.is_none_or(|at| at.elapsed() >= SWEEP) {
+            *swept = Some(Instant::now());
+            return 0;
+        }
+        let mark = self.inner.delivered_up_to.get(&destination.to_owned());
+        mark.unwrap_or(0)
     }
 
     pub(crate) async fn claim_outbox_rows(

@@ -2,20 +2,22 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use sqlx::{
     AssertSqlSafe, PgPool, Postgres, Row,
     postgres::{PgArguments, PgPoolOptions, PgRow, types::PgInterval},
     query::Query,
 };
+use tokio::time::Instant;
 use whizbang::store::StoreResult;
 
-use crate::{calls::Calls, error::store_error};
+use crate::{calls::Calls, error::store_error, watermark::Watermarks};
 
 /// The schema when nothing is said.
 pub(crate) const DEFAULT_SCHEMA: &str = "public";
@@ -73,7 +75,12 @@ pub(crate) struct Inner {
     pub(crate) pooler: bool,
     /// The session's defaults do not suit us, so every statement gets a transaction of its own.
     pub(crate) explicit: AtomicBool,
-    pub(crate) watermark: crate::inbox::Watermark,
+    /// Due times up to which rows of each handler were claimed.
+    pub(crate) claimed_up_to: Watermarks<String, DateTime<Utc>>,
+    /// Sequences up to which rows of each destination were delivered.
+    pub(crate) delivered_up_to: Watermarks<String, i64>,
+    /// When rows were last looked for from the start.
+    pub(crate) swept: Mutex<Option<Instant>>,
 }
 
 impl PgStore {
@@ -107,7 +114,9 @@ impl PgStore {
                 schema: schema.to_owned(),
                 pooler,
                 explicit: AtomicBool::new(pooler),
-                watermark: crate::inbox::Watermark::default(),
+                claimed_up_to: Watermarks::default(),
+                delivered_up_to: Watermarks::default(),
+                swept: Mutex::default(),
                 pool,
                 control,
             }),

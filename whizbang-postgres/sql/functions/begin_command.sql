@@ -1,0 +1,40 @@
+-- Decides whether a command may run. Called in the handler's transaction before the user's code.
+-- 'fresh': the key is written, run it. 'done': executed before, here is its reply. 'reused': executed
+-- before with another payload. 'busy': another transaction works with the key right now. 'isolation':
+-- executed by a transaction that this snapshot cannot see.
+-- The advisory lock is only tried, so nobody ever waits inside the database for somebody else's
+-- execution. Index: wh_command_results_pkey.
+CREATE OR REPLACE FUNCTION begin_command(p_scope text, p_key text, p_fingerprint bytea, p_method_version text)
+RETURNS TABLE (state text, fingerprint bytea, result text)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+  v_row record;
+BEGIN
+  IF NOT pg_try_advisory_xact_lock(hashtextextended(
+       length(p_scope) || ':' || p_scope || p_key, 'wh_command_results'::regclass::oid::bigint)) THEN
+    SELECT r.fingerprint, r.result, r.completed INTO v_row FROM wh_command_results r
+    WHERE r.scope = p_scope AND r.key = p_key AND r.completed;
+    IF NOT FOUND THEN
+      RETURN QUERY SELECT 'busy', NULL::bytea, NULL::text;
+      RETURN;
+    END IF;
+  ELSE
+    INSERT INTO wh_command_results (scope, key, fingerprint, method_version)
+    VALUES (p_scope, p_key, p_fingerprint, p_method_version)
+    ON CONFLICT ON CONSTRAINT wh_command_results_pkey DO NOTHING;
+    IF FOUND THEN
+      RETURN QUERY SELECT 'fresh', NULL::bytea, NULL::text;
+      RETURN;
+    END IF;
+    SELECT r.fingerprint, r.result, r.completed INTO v_row FROM wh_command_results r
+    WHERE r.scope = p_scope AND r.key = p_key;
+    IF NOT FOUND THEN
+      RETURN QUERY SELECT 'isolation', NULL::bytea, NULL::text;
+      RETURN;
+    END IF;
+  END IF;
+  RETURN QUERY SELECT CASE WHEN v_row.fingerprint = p_fingerprint THEN 'done' ELSE 'reused' END,
+    v_row.fingerprint, v_row.result::text;
+END $$;
+COMMENT ON FUNCTION begin_command IS 'Decides whether an idempotent command may run';

@@ -1,0 +1,19 @@
+-- The time before which deduplication entries may have been purged; null if nothing ever was.
+-- Called by store_inbox_messages in a statement of its own, after the ids are inserted: a purge
+-- commits its horizon together with its deletes, so whoever finds an id free because it was purged
+-- sees the horizon that purged it. Takes no locks.
+CREATE OR REPLACE FUNCTION dedup_horizon()
+RETURNS timestamptz LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+  v_value text;
+BEGIN
+  SELECT s.setting_value INTO v_value FROM wh_settings s WHERE s.setting_key = 'dedup_purged_before';
+  IF v_value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN
+    RETURN v_value::timestamptz;
+  END IF;
+  IF v_value IS NOT NULL THEN
+    RAISE WARNING 'wh_settings.dedup_purged_before = % is no time; deduplication goes on without the age check', quote_literal(v_value);
+  END IF;
+  RETURN NULL;
+END $$;
+COMMENT ON FUNCTION dedup_horizon IS 'Ids born before this time may be unknown because they were purged';

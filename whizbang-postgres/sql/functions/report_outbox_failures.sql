@@ -1,0 +1,47 @@
+-- Reports rows that the transport refused: 'retry' after a delay, holding back the rest of the stream,
+-- or 'dead', after which the stream goes on. Called by the relay. Indexes: wh_outbox_pkey, wh_outbox_waiting.
+CREATE OR REPLACE FUNCTION report_outbox_failures(
+  p_message_ids uuid[], p_destination text, p_actions text[], p_delays interval[], p_errors text[])
+RETURNS TABLE (message_id uuid, outcome text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+  v_settled uuid[];
+  v_streams uuid[];
+BEGIN
+  WITH refused AS (
+    UPDATE wh_outbox o SET attempts = o.attempts + 1, error = i.error, retry_at = clock_timestamp() + i.delay
+    FROM unnest(p_message_ids, p_actions, p_delays, p_errors) i(id, action, delay, error)
+    WHERE i.action = 'retry' AND o.message_id = i.id AND o.destination = p_destination
+    RETURNING o.message_id, o.stream_id, o.sequence),
+  behind AS (
+    UPDATE wh_outbox o SET retry_at = 'infinity' FROM (
+      SELECT w.message_id FROM (SELECT r.stream_id, min(r.sequence) AS sequence FROM refused r
+                                WHERE r.stream_id IS NOT NULL GROUP BY r.stream_id) r
+      CROSS JOIN LATERAL (
+        SELECT w.message_id FROM wh_outbox w
+        WHERE w.destination = p_destination AND w.stream_id = r.stream_id AND w.sequence > r.sequence
+          AND w.retry_at IS NOT NULL AND w.retry_at <> 'infinity'
+          AND w.message_id NOT IN (SELECT r.message_id FROM refused r)) w) w
+    WHERE o.message_id = w.message_id AND o.destination = p_destination)
+  SELECT array_agg(r.message_id) INTO v_settled FROM refused r;
+
+  WITH gone AS (
+    DELETE FROM wh_outbox o USING unnest(p_message_ids, p_actions, p_errors) i(id, action, error)
+    WHERE i.action = 'dead' AND o.message_id = i.id AND o.destination = p_destination
+    RETURNING o.*, i.error AS last_error),
+  buried AS (
+    INSERT INTO wh_dead_letters (source, message_id, destination, message_type, is_command, event_data, metadata,
+      stream_id, sequence, correlation_id, causation_id, attempts, reason, error, received_at)
+    SELECT 'outbox', g.message_id, g.destination, g.message_type, g.is_command, g.event_data, g.metadata, g.stream_id,
+      g.sequence, g.correlation_id, g.causation_id, g.attempts + 1, 'refused', g.last_error, g.created_at FROM gone g)
+  SELECT v_settled || array_agg(g.message_id), array_agg(DISTINCT g.stream_id) FILTER (WHERE g.stream_id IS NOT NULL)
+  INTO v_settled, v_streams FROM gone g;
+  PERFORM wake_outbox_streams(p_destination, v_streams);
+
+  RETURN QUERY
+  SELECT i.id, CASE WHEN i.id = ANY (v_settled) THEN i.action ELSE 'gone' END
+  FROM unnest(p_message_ids, p_actions) i(id, action);
+END $$;
+COMMENT ON FUNCTION report_outbox_failures IS 'Reports outbox rows that a transport refused';
