@@ -14,6 +14,7 @@ mod service;
 mod session;
 mod contract;
 mod store;
+mod watermark;
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
