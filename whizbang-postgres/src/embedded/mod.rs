@@ -1,0 +1,57 @@
+//! A private PostgreSQL server for examples and tests.
+//!
+//! Nothing has to be installed or configured by hand: the server is started from the PostgreSQL
+//! programs found on the machine, as an ordinary user, on a socket that only you can open, and it
+//! is gone with its data when the process that started it ends, however that process ends.
+//!
+//! Three ways in, from the highest to the lowest:
+//!
+//! - [`test_database`] and [`TestDatabase::from_template`]: a fresh database for one test.
+//! - [`shared`]: the one server that all test programs of a run share.
+//! - [`Server`]: a server of your own, which can be killed and restarted.
+//!
+//! When `DATABASE_URL` is set, the first two use that server instead of starting one.
+//!
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let database = whizbang_postgres::embedded::test_database().await?;
+//! let one: i32 = sqlx::query_scalar("SELECT 1").fetch_one(&database.pool()).await?;
+//! assert_eq!(one, 1);
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `DATABASE_URL` | the server that [`shared`] and [`test_database`] use instead of a private one |
+//! | `WHIZBANG_POSTGRES_BIN` | the folder with `postgres` and `initdb`, instead of the newest found |
+//! | `WHIZBANG_OFFLINE` | `1` forbids fetching PostgreSQL when the machine has none |
+//! | `WHIZBANG_CACHE_DIR` | where templates and fetched programs are kept |
+
+#[cfg(not(unix))]
+compile_error!("the feature `embedded` of whizbang-postgres needs a Unix system");
+
+mod account;
+mod binaries;
+mod error;
+mod janitor;
+mod locations;
+mod options;
+mod orphans;
+mod pointer;
+mod server;
+mod settings;
+mod shared;
+mod supervisor;
+mod sweep;
+mod template;
+mod test_database;
+mod tree;
+
+pub use error::EmbeddedError;
+pub use server::{Server, ServerBuilder};
+pub use shared::{Shared, shared};
+pub use test_database::{TestDatabase, test_database};
