@@ -1,0 +1,12 @@
+//! The promises, each with tests that fail when it is broken.
+
+mod promises {
+    mod commands;
+    mod inbox;
+    mod lifecycle;
+    mod order;
+    mod outbox;
+    mod retries;
+    mod seed;
+    mod transaction;
+}

@@ -1,0 +1,37 @@
+//! A function has one of our attributes.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[derive(Serialize, Deserialize, Event)]
+#[message(name = "orders.order_placed")]
+struct OrderPlaced {
+    order_id: Uuid,
+}
+
+#[derive(Serialize, Deserialize, Command)]
+#[message(name = "orders.place_order", reply = Receipt)]
+struct PlaceOrder {
+    order_id: Uuid,
+    number: u32,
+    price: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Receipt;
+
+#[handler]
+#[handler]
+async fn reserve(event: OrderPlaced) -> anyhow::Result<()> {
+    Ok(())
+}
+
+#[handler]
+#[idempotent_command(key = order_id)]
+async fn place(command: PlaceOrder, cx: &mut HandlerContext<'_>) -> anyhow::Result<Receipt> {
+    Ok(Receipt)
+}
+
+fn main() {}

@@ -1,0 +1,41 @@
+//! Not every type can be a key.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[derive(Serialize, Deserialize, Command)]
+#[message(name = "orders.place_order", reply = Receipt)]
+struct PlaceOrder {
+    order_id: Uuid,
+    number: u32,
+    price: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Receipt;
+
+#[idempotent_command(key = price)]
+async fn place(command: PlaceOrder, cx: &mut HandlerContext<'_>) -> anyhow::Result<Receipt> {
+    Ok(Receipt)
+}
+
+#[idempotent_command(key = (order_id, price))]
+async fn place_again(command: PlaceOrder, cx: &mut HandlerContext<'_>) -> anyhow::Result<Receipt> {
+    Ok(Receipt)
+}
+
+fn price_of(command: &PlaceOrder) -> f64 {
+    command.price
+}
+
+#[idempotent_command(key_fn = price_of)]
+async fn place_once_more(
+    command: PlaceOrder,
+    cx: &mut HandlerContext<'_>,
+) -> anyhow::Result<Receipt> {
+    Ok(Receipt)
+}
+
+fn main() {}

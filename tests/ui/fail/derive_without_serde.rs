@@ -1,0 +1,20 @@
+//! A message can be written and read.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[derive(Deserialize, Event)]
+#[message(name = "orders.a")]
+struct NotSerialize;
+
+#[derive(Serialize, Event)]
+#[message(name = "orders.b")]
+struct NotDeserialize;
+
+#[derive(Command)]
+#[message(name = "orders.c")]
+struct Neither;
+
+fn main() {}

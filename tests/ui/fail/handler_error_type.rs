@@ -1,0 +1,21 @@
+//! The error of a handler is an error.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[derive(Serialize, Deserialize, Event)]
+#[message(name = "orders.order_placed")]
+struct OrderPlaced {
+    order_id: Uuid,
+}
+
+struct OutOfStock;
+
+#[handler]
+async fn reserve(event: OrderPlaced) -> Result<(), OutOfStock> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! The first argument is no message.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[handler]
+async fn reserve(event: String) -> anyhow::Result<()> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,23 @@
+//! A handler has one context.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[derive(Serialize, Deserialize, Event)]
+#[message(name = "orders.order_placed")]
+struct OrderPlaced {
+    order_id: Uuid,
+}
+
+#[handler]
+async fn reserve(
+    event: OrderPlaced,
+    cx: &mut HandlerContext<'_>,
+    lazy: &mut LazyContext<'_>,
+) -> anyhow::Result<()> {
+    Ok(())
+}
+
+fn main() {}

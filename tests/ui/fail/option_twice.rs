@@ -1,0 +1,19 @@
+//! An option is given once.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[derive(Serialize, Deserialize, Event)]
+#[message(name = "orders.order_placed")]
+struct OrderPlaced {
+    order_id: Uuid,
+}
+
+#[handler(timeout = "30s", max_attempts = 3, timeout = "40s")]
+async fn reserve(event: OrderPlaced) -> anyhow::Result<()> {
+    Ok(())
+}
+
+fn main() {}

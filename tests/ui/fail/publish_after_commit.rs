@@ -1,0 +1,21 @@
+//! The transaction is gone after `commit`.
+#![allow(unused_imports, dead_code)]
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};
+use whizbang_postgres::{Dispatcher, HandlerContext, LazyContext};
+
+#[derive(Serialize, Deserialize, Event)]
+#[message(name = "orders.order_placed")]
+struct OrderPlaced {
+    order_id: Uuid,
+}
+
+async fn publish(dispatcher: Dispatcher, pool: sqlx::PgPool, event: OrderPlaced) -> anyhow::Result<()> {
+    let mut tx = pool.begin().await?;
+    tx.commit().await?;
+    dispatcher.publish(&mut tx, &event).await?;
+    Ok(())
+}
+
+fn main() {}
