@@ -67,14 +67,22 @@ impl Default for Inner {
 impl Script {
     /// Calls for message `number` do these steps, and then succeed.
     pub fn steps(&self, number: i64, steps: impl IntoIterator<Item = Step>) -> &Self {
-        let mut all = self.inner.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self
+            .inner
+            .steps
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         all.insert(number, steps.into_iter().collect());
         self
     }
 
     /// How often a handler was called for message `number`.
     pub fn calls(&self, number: i64) -> u32 {
-        let calls = self.inner.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = self
+            .inner
+            .calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         calls.get(&number).copied().unwrap_or(0)
     }
 
@@ -91,11 +99,19 @@ impl Script {
     }
 
     fn next(&self, number: i64) -> Step {
-        let mut calls = self.inner.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self
+            .inner
+            .calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let call = calls.entry(number).or_default();
         let index = *call as usize;
         *call += 1;
-        let steps = self.inner.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = self
+            .inner
+            .steps
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         steps
             .get(&number)
             .and_then(|steps| steps.get(index))
@@ -143,7 +159,9 @@ async fn play(script: &Script, cx: &mut HandlerContext<'_>, number: i64) -> Resu
             assert!(failed.is_err());
         }
         Step::SlowStatement => {
-            sqlx::query("SELECT pg_sleep(60)").execute(cx.conn()).await?;
+            sqlx::query("SELECT pg_sleep(60)")
+                .execute(cx.conn())
+                .await?;
         }
         Step::HugeError => {
             let text = "it's \"bad\"\nand\0worse ".repeat(60_000);
@@ -161,7 +179,10 @@ pub async fn scripted(
     State(script): State<Script>,
 ) -> Result<(), BoxError> {
     effect(cx, "scripted", "", ping.number).await?;
-    cx.publish(&Noted { number: ping.number }).await?;
+    cx.publish(&Noted {
+        number: ping.number,
+    })
+    .await?;
     play(&script, cx, ping.number).await
 }
 
@@ -217,7 +238,10 @@ pub async fn pay(
         .bind(command.cents)
         .fetch_one(cx.conn())
         .await?;
-    cx.publish(&Noted { number: command.cents }).await?;
+    cx.publish(&Noted {
+        number: command.cents,
+    })
+    .await?;
     play(&script, cx, command.cents).await?;
     Ok(PayReceipt { row })
 }

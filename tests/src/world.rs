@@ -96,8 +96,7 @@ impl World {
             .intake(self.transport.clone())
             .configure(|config| {
                 config.idle_poll = Duration::from_millis(50);
-                config.backoff =
-                    Backoff::new(Duration::from_millis(5), Duration::from_millis(20));
+                config.backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(20));
                 config.lease = Duration::from_secs(20);
                 config.max_attempts = 3;
                 config.maintenance = Duration::ZERO;

@@ -53,7 +53,10 @@ async fn opposite_batches_on_many_connections_store_each_id_once() {
         }
         let store = store.clone();
         tasks.push(tokio::spawn(async move {
-            store.store_inbox(&batch, None).await.expect("no deadlock surfaces")
+            store
+                .store_inbox(&batch, None)
+                .await
+                .expect("no deadlock surfaces")
         }));
     }
     let (mut stored, mut duplicates) = (0, 0);
@@ -104,7 +107,12 @@ async fn an_id_older_than_the_window_goes_to_the_dead_letters_once() {
     }
     world.quiet().await;
     assert_eq!(world.effects("scripted", 1).await, 0);
-    assert_eq!(world.count("SELECT count(*) FROM wh_dead_letters WHERE reason = 'too_old'").await, 1);
+    assert_eq!(
+        world
+            .count("SELECT count(*) FROM wh_dead_letters WHERE reason = 'too_old'")
+            .await,
+        1
+    );
     app.shutdown().await.expect("shutdown");
 }
 

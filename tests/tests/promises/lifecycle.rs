@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use whizbang::{StartError, StoreErrorKind};
 use whizbang_postgres::PgStore;
-use whizbang_tests::{Pay, Ping, Step, Stepped, World, note_stepped, note_twice, pay, scripted, wait_until};
+use whizbang_tests::{
+    Pay, Ping, Step, Stepped, World, note_stepped, note_twice, pay, scripted, wait_until,
+};
 
 #[tokio::test]
 async fn shutdown_finishes_what_runs_and_gives_back_what_has_not_begun() {
@@ -31,13 +33,27 @@ async fn shutdown_finishes_what_runs_and_gives_back_what_has_not_begun() {
     world.script.go();
     stopping.await.expect("no panic").expect("shutdown");
     app.shutdown().await.expect("a second shutdown");
-    assert_eq!(world.effects("scripted", 0).await, 1, "the running one finished");
+    assert_eq!(
+        world.effects("scripted", 0).await,
+        1,
+        "the running one finished"
+    );
     let leased = world
         .count("SELECT count(*) FROM wh_inbox WHERE lease_token IS NOT NULL")
         .await;
     assert_eq!(leased, 0, "nothing is leased any more");
-    assert_eq!(world.count("SELECT count(*) FROM wh_service_instances").await, 0);
-    let next = world.service().register::<scripted>().start().await.expect("start");
+    assert_eq!(
+        world
+            .count("SELECT count(*) FROM wh_service_instances")
+            .await,
+        0
+    );
+    let next = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     world.quiet().await;
     assert_eq!(world.count("SELECT count(*) FROM effects").await, 20);
     let attempts = world.count("SELECT count(*) FROM wh_dead_letters").await;
@@ -60,7 +76,12 @@ async fn a_handler_past_the_deadline_is_rolled_back_and_comes_again() {
     wait_until("it hangs", || async { world.script.calls(0) == 1 }).await;
     assert!(app.shutdown().await.is_err());
     assert_eq!(world.effects("scripted", 0).await, 0);
-    let next = world.service().register::<scripted>().start().await.expect("start");
+    let next = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     world.quiet().await;
     assert_eq!(world.effects("scripted", 0).await, 1);
     next.shutdown().await.expect("shutdown");
@@ -80,7 +101,12 @@ async fn an_instance_that_vanished_is_replaced_within_its_lease() {
     world.feed(&Ping { number: 0 });
     wait_until("it hangs", || async { world.script.calls(0) == 1 }).await;
     drop(lost);
-    let next = world.service().register::<scripted>().start().await.expect("start");
+    let next = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     world.quiet().await;
     assert_eq!(world.effects("scripted", 0).await, 1);
     next.shutdown().await.expect("shutdown");
@@ -98,13 +124,22 @@ async fn old_and_new_versions_share_the_work_and_drop_nothing() {
         .expect("start");
     new.shutdown().await.expect("shutdown");
     // Only the old version runs, and stores for the new one's handler as well.
-    let old = world.service().register::<scripted>().start().await.expect("start");
+    let old = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     world.feed(&Ping { number: 1 });
     wait_until("the old handler ran", || async {
         world.effects("scripted", 1).await == 1
     })
     .await;
-    assert_eq!(world.count("SELECT count(*) FROM wh_inbox").await, 1, "the new one's row waits");
+    assert_eq!(
+        world.count("SELECT count(*) FROM wh_inbox").await,
+        1,
+        "the new one's row waits"
+    );
     let new = world
         .service()
         .register::<scripted>()
@@ -121,9 +156,20 @@ async fn old_and_new_versions_share_the_work_and_drop_nothing() {
 #[tokio::test]
 async fn a_command_nobody_handles_is_a_dead_letter_and_an_event_is_not() {
     let world = World::new().await;
-    let app = world.service().register::<scripted>().start().await.expect("start");
-    world.feed(&Pay { payment_id: uuid::Uuid::now_v7(), cents: 1 });
-    world.feed(&Stepped { stream: "s".into(), number: 1 });
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
+    world.feed(&Pay {
+        payment_id: uuid::Uuid::now_v7(),
+        cents: 1,
+    });
+    world.feed(&Stepped {
+        stream: "s".into(),
+        number: 1,
+    });
     world.dead_letters(1).await;
     world.quiet().await;
     let counts = app.counts();
@@ -132,7 +178,12 @@ async fn a_command_nobody_handles_is_a_dead_letter_and_an_event_is_not() {
     assert_eq!(letters[0].reason, "unhandled");
     app.shutdown().await.expect("shutdown");
     // Once somebody handles it, the dead letter can be requeued.
-    let next = world.service().register::<pay>().start().await.expect("start");
+    let next = world
+        .service()
+        .register::<pay>()
+        .start()
+        .await
+        .expect("start");
     next.requeue(&[letters[0].id]).await.expect("requeue");
     wait_until("it was paid", || async {
         world.count("SELECT count(*) FROM payments").await == 1
@@ -144,18 +195,45 @@ async fn a_command_nobody_handles_is_a_dead_letter_and_an_event_is_not() {
 #[tokio::test]
 async fn one_schema_belongs_to_one_service() {
     let world = World::new().await;
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     app.shutdown().await.expect("shutdown");
-    let other = world.service().service("others").register::<scripted>().start().await;
+    let other = world
+        .service()
+        .service("others")
+        .register::<scripted>()
+        .start()
+        .await;
     let Err(StartError::Store(error)) = other else {
         panic!("a second service must not share the schema")
     };
     assert_eq!(error.kind, StoreErrorKind::Setup);
-    assert!(error.to_string().contains("belongs to service `tests`"), "{error}");
+    assert!(
+        error.to_string().contains("belongs to service `tests`"),
+        "{error}"
+    );
     let store = PgStore::new(world.pool.clone());
-    assert!(store.rename_service("tests", "others").await.expect("rename"));
-    let renamed = world.service().service("others").register::<scripted>().start().await;
-    renamed.expect("the schema is its own now").shutdown().await.expect("shutdown");
+    assert!(
+        store
+            .rename_service("tests", "others")
+            .await
+            .expect("rename")
+    );
+    let renamed = world
+        .service()
+        .service("others")
+        .register::<scripted>()
+        .start()
+        .await;
+    renamed
+        .expect("the schema is its own now")
+        .shutdown()
+        .await
+        .expect("shutdown");
 }
 
 #[tokio::test]
@@ -166,7 +244,10 @@ async fn an_unmigrated_schema_says_what_to_do() {
     let Err(StartError::Store(error)) = refused else {
         panic!("there is nothing to start on")
     };
-    assert!(error.to_string().contains("whizbang_postgres::migrate"), "{error}");
+    assert!(
+        error.to_string().contains("whizbang_postgres::migrate"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -184,9 +265,20 @@ async fn awkward_schemas_live_side_by_side_and_migrate_once() {
         task.await.expect("no panic").expect("migrate");
     }
     let store = PgStore::new(world.pool.clone()).schema(name);
-    let app = world.service_on(store).register::<note_stepped>().start().await.expect("start");
-    world.feed(&Stepped { stream: "s".into(), number: 1 });
-    wait_until("it ran", || async { world.effects("note_stepped", 1).await == 1 }).await;
+    let app = world
+        .service_on(store)
+        .register::<note_stepped>()
+        .start()
+        .await
+        .expect("start");
+    world.feed(&Stepped {
+        stream: "s".into(),
+        number: 1,
+    });
+    wait_until("it ran", || async {
+        world.effects("note_stepped", 1).await == 1
+    })
+    .await;
     app.shutdown().await.expect("shutdown");
 }
 
@@ -229,7 +321,10 @@ async fn a_database_that_defaults_to_serializable_changes_nothing() {
             .expect("start");
         let before = world.count("SELECT count(*) FROM effects").await;
         for number in 0..50 {
-            world.feed(&Stepped { stream: format!("{}", number % 4), number });
+            world.feed(&Stepped {
+                stream: format!("{}", number % 4),
+                number,
+            });
         }
         wait_until("all ran", || async {
             world.count("SELECT count(*) FROM effects").await == before + 50

@@ -27,7 +27,14 @@ async fn streams_keep_their_order_over_instances_and_retries() {
     }
     let mut apps = Vec::new();
     for _ in 0..3 {
-        apps.push(world.service().register::<note_stepped>().start().await.expect("start"));
+        apps.push(
+            world
+                .service()
+                .register::<note_stepped>()
+                .start()
+                .await
+                .expect("start"),
+        );
     }
     let dispatcher = apps[0].dispatcher();
     for number in 0..200i64 {
@@ -57,17 +64,33 @@ async fn streams_keep_their_order_over_instances_and_retries() {
 #[tokio::test]
 async fn a_failing_head_holds_back_its_own_stream_only() {
     let world = World::new().await;
-    world.script.steps(1, [Step::Snooze(Duration::from_millis(700))]);
-    let app = world.service().register::<note_stepped>().start().await.expect("start");
+    world
+        .script
+        .steps(1, [Step::Snooze(Duration::from_millis(700))]);
+    let app = world
+        .service()
+        .register::<note_stepped>()
+        .start()
+        .await
+        .expect("start");
     for number in 1..4 {
-        world.feed(&Stepped { stream: "blocked".into(), number });
+        world.feed(&Stepped {
+            stream: "blocked".into(),
+            number,
+        });
     }
-    world.feed(&Stepped { stream: "free".into(), number: 10 });
+    world.feed(&Stepped {
+        stream: "free".into(),
+        number: 10,
+    });
     wait_until("the free stream is done", || async {
         world.effects("note_stepped", 10).await == 1
     })
     .await;
-    assert_eq!(order_of(&world, "note_stepped", "blocked").await, Vec::<i64>::new());
+    assert_eq!(
+        order_of(&world, "note_stepped", "blocked").await,
+        Vec::<i64>::new()
+    );
     wait_until("the blocked stream is done", || async {
         order_of(&world, "note_stepped", "blocked").await == [1, 2, 3]
     })
@@ -80,23 +103,41 @@ async fn a_failing_head_holds_back_its_own_stream_only() {
 async fn a_parked_stream_stops_until_its_dead_letter_is_dealt_with() {
     let world = World::new().await;
     world.script.steps(1, [Step::Fail]);
-    let app = world.service().register::<note_in_lane>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<note_in_lane>()
+        .start()
+        .await
+        .expect("start");
     for number in 1..4 {
-        world.feed(&Stepped { stream: "careful".into(), number });
+        world.feed(&Stepped {
+            stream: "careful".into(),
+            number,
+        });
     }
-    world.feed(&Stepped { stream: "other".into(), number: 10 });
+    world.feed(&Stepped {
+        stream: "other".into(),
+        number: 10,
+    });
     world.dead_letters(1).await;
     wait_until("the other stream is done", || async {
         world.effects("note_in_lane", 10).await == 1
     })
     .await;
-    assert_eq!(world.count("SELECT count(*) FROM wh_inbox").await, 2, "the rest waits");
+    assert_eq!(
+        world.count("SELECT count(*) FROM wh_inbox").await,
+        2,
+        "the rest waits"
+    );
     let letters = app.dead_letters(0, 10).await.expect("list");
     assert!(letters[0].parked);
     app.requeue(&[letters[0].id]).await.expect("requeue");
     world.quiet().await;
     assert_eq!(order_of(&world, "note_in_lane", "careful").await, [1, 2, 3]);
-    assert_eq!(world.count("SELECT count(*) FROM wh_inbox_streams").await, 0);
+    assert_eq!(
+        world.count("SELECT count(*) FROM wh_inbox_streams").await,
+        0
+    );
     app.shutdown().await.expect("shutdown");
 }
 
@@ -104,9 +145,17 @@ async fn a_parked_stream_stops_until_its_dead_letter_is_dealt_with() {
 async fn a_discarded_dead_letter_lets_the_stream_go_on() {
     let world = World::new().await;
     world.script.steps(1, [Step::Permanent]);
-    let app = world.service().register::<note_in_lane>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<note_in_lane>()
+        .start()
+        .await
+        .expect("start");
     for number in 1..4 {
-        world.feed(&Stepped { stream: "careful".into(), number });
+        world.feed(&Stepped {
+            stream: "careful".into(),
+            number,
+        });
     }
     world.dead_letters(1).await;
     let letters = app.dead_letters(0, 10).await.expect("list");

@@ -10,14 +10,25 @@ use whizbang_tests::{Ping, Step, Stepped, World, note_stepped, scripted, wait_un
 #[tokio::test]
 async fn a_rolled_back_publish_leaves_nothing_and_a_committed_one_arrives_once() {
     let world = World::new().await;
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     let dispatcher = app.dispatcher();
     let mut tx = world.pool.begin().await.expect("begin");
-    dispatcher.publish(&mut tx, &Ping { number: 1 }).await.expect("publish");
+    dispatcher
+        .publish(&mut tx, &Ping { number: 1 })
+        .await
+        .expect("publish");
     tx.rollback().await.expect("roll back");
     let mut tx = world.pool.begin().await.expect("begin");
     let events: Vec<_> = (2..5).map(|number| Ping { number }).collect();
-    dispatcher.publish_all(&mut tx, &events).await.expect("publish");
+    dispatcher
+        .publish_all(&mut tx, &events)
+        .await
+        .expect("publish");
     tx.commit().await.expect("commit");
     dispatcher
         .transaction(async |tx| {
@@ -39,7 +50,12 @@ async fn a_rolled_back_publish_leaves_nothing_and_a_committed_one_arrives_once()
 #[tokio::test]
 async fn a_failed_closure_and_a_swallowed_error_roll_everything_back() {
     let world = World::new().await;
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     let dispatcher = app.dispatcher();
     let failed = dispatcher
         .transaction(async |tx| {
@@ -57,7 +73,10 @@ async fn a_failed_closure_and_a_swallowed_error_roll_everything_back() {
             Ok(())
         })
         .await;
-    assert!(swallowed.is_err(), "COMMIT of an aborted transaction must not pass for one");
+    assert!(
+        swallowed.is_err(),
+        "COMMIT of an aborted transaction must not pass for one"
+    );
     assert_eq!(world.count("SELECT count(*) FROM wh_outbox").await, 0);
     app.shutdown().await.expect("shutdown");
 }
@@ -65,19 +84,38 @@ async fn a_failed_closure_and_a_swallowed_error_roll_everything_back() {
 #[tokio::test]
 async fn publish_on_wants_an_open_transaction() {
     let world = World::new().await;
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     let dispatcher = app.dispatcher();
     let mut connection = world.pool.acquire().await.expect("a connection");
-    let alone = dispatcher.publish_on(&mut connection, &Ping { number: 1 }).await;
-    assert!(matches!(alone, Err(PublishError::NoTransaction)), "{alone:?}");
-    sqlx::raw_sql("BEGIN").execute(&mut *connection).await.expect("begin");
+    let alone = dispatcher
+        .publish_on(&mut connection, &Ping { number: 1 })
+        .await;
+    assert!(
+        matches!(alone, Err(PublishError::NoTransaction)),
+        "{alone:?}"
+    );
+    sqlx::raw_sql("BEGIN")
+        .execute(&mut *connection)
+        .await
+        .expect("begin");
     dispatcher
         .publish_on(&mut connection, &Ping { number: 2 })
         .await
         .expect("inside a plain BEGIN");
-    sqlx::raw_sql("COMMIT").execute(&mut *connection).await.expect("commit");
+    sqlx::raw_sql("COMMIT")
+        .execute(&mut *connection)
+        .await
+        .expect("commit");
     let mut tx = connection.begin().await.expect("begin");
-    dispatcher.publish_on(&mut tx, &Ping { number: 3 }).await.expect("inside a transaction");
+    dispatcher
+        .publish_on(&mut tx, &Ping { number: 3 })
+        .await
+        .expect("inside a transaction");
     tx.commit().await.expect("commit");
     drop(connection);
     wait_until("two effects", || async {
@@ -91,7 +129,12 @@ async fn publish_on_wants_an_open_transaction() {
 #[tokio::test]
 async fn scheduled_messages_wait_can_be_cancelled_and_keep_their_id() {
     let world = World::new().await;
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     let dispatcher = app.dispatcher();
     let id = Uuid::now_v7();
     let mut tx = world.pool.begin().await.expect("begin");
@@ -107,15 +150,19 @@ async fn scheduled_messages_wait_can_be_cancelled_and_keep_their_id() {
         .await
         .expect("publish");
     tx.commit().await.expect("commit");
-    let due: bool = sqlx::query_scalar("SELECT scheduled_at > now() FROM wh_outbox WHERE message_id = $1")
-        .bind(far)
-        .fetch_one(&world.pool)
-        .await
-        .expect("the row");
+    let due: bool =
+        sqlx::query_scalar("SELECT scheduled_at > now() FROM wh_outbox WHERE message_id = $1")
+            .bind(far)
+            .fetch_one(&world.pool)
+            .await
+            .expect("the row");
     assert!(due);
     assert!(dispatcher.cancel(far).await.expect("cancel"));
     assert!(!dispatcher.cancel(far).await.expect("cancel again"));
-    wait_until("the near one ran", || async { world.effects("scripted", 2).await == 1 }).await;
+    wait_until("the near one ran", || async {
+        world.effects("scripted", 2).await == 1
+    })
+    .await;
     world.quiet().await;
     assert_eq!(world.effects("scripted", 1).await, 0);
     assert!(!dispatcher.cancel(id).await.expect("too late"));
@@ -147,7 +194,13 @@ async fn what_a_handler_published_keeps_correlation_and_causation() {
     let correlation = Uuid::now_v7();
     let mut tx = world.pool.begin().await.expect("begin");
     let id = dispatcher
-        .publish(&mut tx, &Stepped { stream: "s".into(), number: 1 })
+        .publish(
+            &mut tx,
+            &Stepped {
+                stream: "s".into(),
+                number: 1,
+            },
+        )
         .correlation(correlation)
         .header("tenant", "acme")
         .await
@@ -157,11 +210,12 @@ async fn what_a_handler_published_keeps_correlation_and_causation() {
         world.count("SELECT count(*) FROM wh_inbox").await == 1
     })
     .await;
-    let (found, metadata): (Uuid, String) = sqlx::query_as("SELECT correlation_id, metadata::text FROM wh_inbox WHERE message_id = $1")
-        .bind(id)
-        .fetch_one(&world.pool)
-        .await
-        .expect("the row");
+    let (found, metadata): (Uuid, String) =
+        sqlx::query_as("SELECT correlation_id, metadata::text FROM wh_inbox WHERE message_id = $1")
+            .bind(id)
+            .fetch_one(&world.pool)
+            .await
+            .expect("the row");
     assert_eq!(found, correlation);
     assert!(metadata.contains("acme"), "{metadata}");
     app.resume("note_stepped");

@@ -8,8 +8,15 @@ use whizbang_tests::{Ping, Step, World, note_twice, scripted, wait_until};
 #[tokio::test]
 async fn attempts_end_in_a_dead_letter_that_tells_all_and_can_be_requeued() {
     let world = World::new().await;
-    world.script.steps(1, [Step::Fail, Step::Panic, Step::HugeError]);
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    world
+        .script
+        .steps(1, [Step::Fail, Step::Panic, Step::HugeError]);
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     let id = world.feed(&Ping { number: 1 });
     world.dead_letters(1).await;
     let letters = app.dead_letters(0, 10).await.expect("list");
@@ -32,7 +39,12 @@ async fn permanent_errors_end_at_once_and_snoozes_count_nothing() {
     let world = World::new().await;
     let nap = Step::Snooze(Duration::from_millis(5));
     world.script.steps(1, [Step::Permanent]).steps(2, [nap; 6]);
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     world.feed(&Ping { number: 1 });
     world.feed(&Ping { number: 2 });
     world.dead_letters(1).await;
@@ -49,11 +61,18 @@ async fn permanent_errors_end_at_once_and_snoozes_count_nothing() {
 #[tokio::test]
 async fn a_row_that_was_lost_runs_alone_and_only_losses_alone_end_it() {
     let world = World::new().await;
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     app.shutdown().await.expect("shutdown");
     let store = whizbang_postgres::PgStore::new(world.pool.clone());
     let envelope = whizbang::Envelope::new(&Ping { number: 1 }).expect("encode");
-    whizbang::store::Store::store_inbox(&store, &[envelope], None).await.expect("store");
+    whizbang::store::Store::store_inbox(&store, &[envelope], None)
+        .await
+        .expect("store");
     let claim = whizbang::store::ClaimRequest {
         instance: uuid::Uuid::now_v7(),
         token: uuid::Uuid::now_v7(),
@@ -68,9 +87,14 @@ async fn a_row_that_was_lost_runs_alone_and_only_losses_alone_end_it() {
         rescan: true,
     };
     for (round, alone) in [(1u32, false), (2, true), (3, true)] {
-        let works = whizbang::store::Store::claim(&store, &claim).await.expect("claim");
+        let works = whizbang::store::Store::claim(&store, &claim)
+            .await
+            .expect("claim");
         let lost_alone = round.saturating_sub(2);
-        assert_eq!((works[0].losses, works[0].attempts), (round - 1, lost_alone));
+        assert_eq!(
+            (works[0].losses, works[0].attempts),
+            (round - 1, lost_alone)
+        );
         if alone {
             let started = whizbang::store::Store::mark_started(&store, &works[0].lease).await;
             assert!(started.expect("mark"));
@@ -80,9 +104,18 @@ async fn a_row_that_was_lost_runs_alone_and_only_losses_alone_end_it() {
             .await
             .expect("end the lease");
     }
-    let app = world.service().register::<scripted>().start().await.expect("start");
+    let app = world
+        .service()
+        .register::<scripted>()
+        .start()
+        .await
+        .expect("start");
     world.quiet().await;
-    assert_eq!(world.effects("scripted", 1).await, 1, "two losses alone are below three attempts");
+    assert_eq!(
+        world.effects("scripted", 1).await,
+        1,
+        "two losses alone are below three attempts"
+    );
     app.shutdown().await.expect("shutdown");
 }
 

@@ -41,15 +41,23 @@ async fn maintenance_purges_what_is_older_than_the_setting_and_counts_it() {
         .await;
     assert_eq!(purged, 71, "days 30 to 100");
     for (value, left) in [("ninety", 29), ("-1", 29), ("10", 9)] {
-        sqlx::query("UPDATE wh_settings SET setting_value = $1 WHERE setting_key = 'dedup_retention_days'")
-            .bind(value)
-            .execute(&world.pool)
-            .await
-            .expect("set");
+        sqlx::query(
+            "UPDATE wh_settings SET setting_value = $1 WHERE setting_key = 'dedup_retention_days'",
+        )
+        .bind(value)
+        .execute(&world.pool)
+        .await
+        .expect("set");
         sqlx::raw_sql("SELECT * FROM perform_maintenance()")
             .execute(&world.pool)
             .await
             .expect("a wrong setting is no error");
-        assert_eq!(world.count("SELECT count(*) FROM wh_message_deduplication").await, left, "{value}");
+        assert_eq!(
+            world
+                .count("SELECT count(*) FROM wh_message_deduplication")
+                .await,
+            left,
+            "{value}"
+        );
     }
 }

@@ -28,7 +28,11 @@ async fn a_failed_call_leaves_nothing_and_the_next_one_counts_once() {
             world.script.calls(1_000_001) == 1
         })
         .await;
-        assert_eq!(world.effects("note_twice", 1).await, 1, "its neighbour ran alone");
+        assert_eq!(
+            world.effects("note_twice", 1).await,
+            1,
+            "its neighbour ran alone"
+        );
         app.shutdown().await.expect("shutdown");
     }
 }

@@ -1,5 +1,5 @@
 //! The handler returns the reply that the command declares.
-#![allow(unused_imports, dead_code)]
+#![allow(unused)]
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};

@@ -1,5 +1,5 @@
 //! A message has a wire name.
-#![allow(unused_imports, dead_code)]
+#![allow(unused)]
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};

@@ -1,5 +1,5 @@
 //! A handler has no lifetime parameters.
-#![allow(unused_imports, dead_code)]
+#![allow(unused)]
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};

@@ -1,5 +1,5 @@
 //! A pool is no transaction: the message would leave whatever becomes of the writes.
-#![allow(unused_imports, dead_code)]
+#![allow(unused)]
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};

@@ -1,5 +1,5 @@
 //! A transaction of another database cannot hold the outbox.
-#![allow(unused_imports, dead_code)]
+#![allow(unused)]
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};

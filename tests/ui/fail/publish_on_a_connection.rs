@@ -1,5 +1,5 @@
 //! A bare connection may have no transaction open; `publish_on` asks it.
-#![allow(unused_imports, dead_code)]
+#![allow(unused)]
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use whizbang::{Command, Event, Metadata, State, handler, idempotent_command};

@@ -84,14 +84,14 @@ pub(crate) fn metadata_of(work: &Work) -> Metadata {
 }
 
 impl<S: Store> Execution<'_, S> {
-    /// Runs the message on `session`, or on a new connection, which is left there if it is at
-    /// rest afterwards.
-    pub(crate) async fn run(&self, session: &mut Option<S::Session>) -> Outcome {
+    /// Runs the message. The connection is given back before the caller gives up its permit, so
+    /// that runs never hold more connections than there are permits.
+    pub(crate) async fn run(&self) -> Outcome {
         match self.handler.call {
             Call::Plain(call) if self.handler.command.is_none() => {
                 self.plain(call(self.inputs())).await
             }
-            _ => self.in_transaction(session).await,
+            _ => self.in_transaction().await,
         }
     }
 
@@ -129,10 +129,10 @@ impl<S: Store> Execution<'_, S> {
         }
     }
 
-    async fn in_transaction(&self, session: &mut Option<S::Session>) -> Outcome {
+    async fn in_transaction(&self) -> Outcome {
         let mut conflicts = 0;
         loop {
-            match self.attempt(session).await {
+            match self.attempt().await {
                 Ok(outcome) | Err(Miss::Outcome(outcome)) => return outcome,
                 Err(Miss::Conflict(error)) if conflicts >= CONFLICT_RETRIES => {
                     return Outcome::Failed {
@@ -148,7 +148,7 @@ impl<S: Store> Execution<'_, S> {
         }
     }
 
-    async fn attempt(&self, session: &mut Option<S::Session>) -> Result<Outcome, Miss> {
+    async fn attempt(&self) -> Result<Outcome, Miss> {
         let options = TransactionOptions {
             fence: self.work.lease.token,
             timeout: self.handler.policy.timeout,
@@ -158,7 +158,7 @@ impl<S: Store> Execution<'_, S> {
             return self.lazy(call, &options).await;
         }
         let store = &self.shared.store;
-        let opened = match session.take().or_else(|| self.shared.warm_session()) {
+        let opened = match self.shared.warm_session() {
             Some(session) => session,
             None => store.open().await.map_err(away)?,
         };
@@ -176,7 +176,9 @@ impl<S: Store> Execution<'_, S> {
         let ended = self.end(context, answer).await;
         if ended.at_rest {
             guard.keep();
-            *session = guard.into_session();
+            if let Some(session) = guard.into_session() {
+                self.shared.keep_session(session);
+            }
         }
         ended.result
     }

@@ -92,10 +92,9 @@ impl Holding {
     /// Waits until the lease is lost.
     pub(crate) async fn until_lost(&self) {
         let mut lost = self.lost.clone();
-        if lost.wait_for(|lost| *lost).await.is_err() {
-            // A newer lease on the same row replaced this one.
-            std::future::pending::<()>().await;
-        }
+        // A closed channel means that a newer lease of this very process replaced this one, which
+        // it could only get because this one had run out.
+        let _ = lost.wait_for(|lost| *lost).await;
     }
 }
 

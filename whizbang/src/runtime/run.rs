@@ -95,7 +95,6 @@ fn slot_for<S: Store>(shared: &Arc<Shared<S>>, work: &Work) -> Option<Slot> {
 
 impl<S: Store> Run<S> {
     async fn go(mut self) {
-        let mut session = None;
         let mut stream = None;
         loop {
             let Some((work, slot)) = self.rows.pop_front() else {
@@ -106,7 +105,7 @@ impl<S: Store> Run<S> {
                 continue;
             };
             stream = work.lease.stream_id.map(|_| work.lease.clone());
-            let next = self.row(&work, &mut session).await;
+            let next = self.row(&work).await;
             drop(slot);
             match next {
                 Next::Row if stream.is_none() => break,
@@ -114,9 +113,6 @@ impl<S: Store> Run<S> {
                 Next::Finished => stream = None,
                 Next::Over => break,
             }
-        }
-        if let Some(session) = session {
-            self.shared.keep_session(session);
         }
         let shared = Arc::clone(&self.shared);
         self.drained().await;
@@ -169,7 +165,7 @@ impl<S: Store> Run<S> {
         }
     }
 
-    async fn row(&mut self, work: &Work, session: &mut Option<S::Session>) -> Next {
+    async fn row(&mut self, work: &Work) -> Next {
         let shared = Arc::clone(&self.shared);
         let Some(state) = shared.live.get(work.lease.handler.as_str()) else {
             give_back_row(&shared, work).await;
@@ -197,17 +193,12 @@ impl<S: Store> Run<S> {
             give_back_row(&shared, work).await;
             return Next::Over;
         }
-        let outcome = self.execute(state, work, session).await;
+        let outcome = self.execute(state, work).await;
         drop(permits);
         self.act(state, work, outcome, gate == Gate::Trial).await
     }
 
-    async fn execute(
-        &self,
-        state: &HandlerState<S>,
-        work: &Work,
-        session: &mut Option<S::Session>,
-    ) -> Outcome {
+    async fn execute(&self, state: &HandlerState<S>, work: &Work) -> Outcome {
         let shared = &self.shared;
         if work.attempts >= state.handler.policy.max_attempts {
             return Outcome::Dead {
@@ -234,12 +225,12 @@ impl<S: Store> Run<S> {
         );
         if work.losses == 0 {
             let _company = shared.alone.read().await;
-            return execution.run(session).instrument(span).await;
+            return execution.run().instrument(span).await;
         }
         // A process died with this message once: whatever it does, it does it to nobody else.
         let _alone = shared.alone.write().await;
         match shared.store.mark_started(&work.lease).await {
-            Ok(true) => execution.run(session).instrument(span).await,
+            Ok(true) => execution.run().instrument(span).await,
             Ok(false) => Outcome::LeaseLost,
             Err(error) => Outcome::Away(error),
         }
