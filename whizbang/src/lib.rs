@@ -18,6 +18,8 @@ mod message;
 pub mod registry;
 mod retry;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
 
 mod runtime;

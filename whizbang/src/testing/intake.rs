@@ -1,0 +1,277 @@
+//! Storing messages: deduplication, the window's horizon, fan-out, hand-over.
+
+use std::collections::HashMap;
+
+use uuid::Uuid;
+
+use super::{
+    clock::{Time, earlier, later},
+    flaw::Flaw,
+    locks::Unit,
+    maintenance::SUBSCRIPTION_RETENTION,
+    tables::{Dead, Gate, InboxRow, Known, Listener, Source, Tables},
+};
+use crate::{
+    Envelope, StreamKey,
+    store::{HandOver, StoreReport, Work},
+};
+
+/// A message to be stored, and when it was made as far as anybody knows.
+pub(super) struct Arrival {
+    pub(super) envelope: Envelope,
+    pub(super) born_at: Option<Time>,
+}
+
+/// What is known of a message id before its row is written.
+enum Verdict {
+    Fresh,
+    Duplicate,
+    Conflict,
+}
+
+/// Stores what is new, one row for each subscribed handler.
+pub(super) fn store(
+    tables: &mut Tables,
+    arrivals: &[Arrival],
+    hand_over: Option<&HandOver>,
+    now: Time,
+) -> StoreReport {
+    let mut report = StoreReport::default();
+    let mut rows = Vec::new();
+    for arrival in arrivals {
+        rows.extend(sift(tables, arrival, now, &mut report));
+    }
+    let mut offer = Offer::new(hand_over);
+    report.leased = place(tables, rows, &mut offer, now, &mut report.waiting);
+    report
+}
+
+/// Decides about one message; returns the rows to write.
+fn sift(
+    tables: &mut Tables,
+    arrival: &Arrival,
+    now: Time,
+    report: &mut StoreReport,
+) -> Vec<InboxRow> {
+    let envelope = &arrival.envelope;
+    let listeners = listeners(tables, &envelope.message_type, now);
+    if listeners.is_empty() && !envelope.kind.is_command() {
+        report.dropped += 1;
+        return Vec::new();
+    }
+    match recognise(tables, envelope, now) {
+        Verdict::Fresh => {}
+        Verdict::Duplicate => {
+            report.duplicates += 1;
+            return Vec::new();
+        }
+        Verdict::Conflict => {
+            report.duplicates += 1;
+            report.conflicts.push(envelope.id);
+            return Vec::new();
+        }
+    }
+    let horizon = tables.purged_before;
+    if let (Some(born_at), Some(horizon)) = (arrival.born_at, horizon)
+        && born_at < horizon
+    {
+        report.too_old += 1;
+        bury_message(tables, envelope, "too_old", now);
+        return Vec::new();
+    }
+    if listeners.is_empty() {
+        report.unhandled += 1;
+        bury_message(tables, envelope, "unhandled", now);
+        return Vec::new();
+    }
+    report.stored += 1;
+    rows_for(tables, envelope, &listeners, now)
+}
+
+fn recognise(tables: &mut Tables, envelope: &Envelope, now: Time) -> Verdict {
+    let fingerprint = envelope.payload.short_fingerprint();
+    match tables.known.get(&envelope.id) {
+        _ if tables.has(Flaw::ForgetsMessageIds) => Verdict::Fresh,
+        Some(known) if known.fingerprint == fingerprint => Verdict::Duplicate,
+        Some(_) => Verdict::Conflict,
+        None => {
+            let known = Known {
+                first_seen: now,
+                fingerprint,
+            };
+            tables.known.insert(envelope.id, known);
+            Verdict::Fresh
+        }
+    }
+}
+
+fn bury_message(tables: &mut Tables, envelope: &Envelope, reason: &str, now: Time) {
+    tables.bury(Dead {
+        source: Source::Message(Box::new(envelope.clone())),
+        attempts: 0,
+        reason: reason.to_owned(),
+        error: None,
+        parked: false,
+        died_at: now,
+    });
+}
+
+/// Handlers that the service has for a wire name, by name.
+pub(super) fn listeners(tables: &Tables, message_type: &str, now: Time) -> Vec<Listener> {
+    let stale = earlier(now, SUBSCRIPTION_RETENTION);
+    let mut listeners: Vec<_> = tables
+        .subscriptions
+        .iter()
+        .filter(|line| line.message_type == message_type && line.last_seen >= stale)
+        .cloned()
+        .collect();
+    listeners.sort_by(|one, other| one.handler.cmp(&other.handler));
+    listeners
+}
+
+/// Fresh rows, one for each listener, with their places in the order.
+pub(super) fn rows_for(
+    tables: &mut Tables,
+    envelope: &Envelope,
+    listeners: &[Listener],
+    now: Time,
+) -> Vec<InboxRow> {
+    let stream = envelope.stream.as_ref().map(StreamKey::id);
+    let stream = stream.filter(|_| !tables.has(Flaw::IgnoresGates));
+    listeners
+        .iter()
+        .map(|listener| InboxRow {
+            id: envelope.id,
+            handler: listener.handler.clone(),
+            message_type: envelope.message_type.clone(),
+            payload: envelope.payload.clone(),
+            headers: envelope.headers.clone(),
+            lane: listener.lane.clone(),
+            stream,
+            sequence: tables.next_sequence(),
+            correlation_id: envelope.correlation_id,
+            causation_id: envelope.causation_id,
+            attempts: 0,
+            losses: 0,
+            started: false,
+            due: Some(now),
+            token: None,
+            instance: None,
+            received_at: now,
+        })
+        .collect()
+}
+
+/// What the caller can take at once.
+pub(super) struct Offer<'a> {
+    hand_over: Option<&'a HandOver>,
+    room: HashMap<&'a str, usize>,
+}
+
+impl<'a> Offer<'a> {
+    pub(super) fn new(hand_over: Option<&'a HandOver>) -> Self {
+        let room = hand_over
+            .into_iter()
+            .flat_map(|offer| &offer.room)
+            .map(|room| (room.handler.as_str(), room.limit))
+            .collect();
+        Self { hand_over, room }
+    }
+
+    /// Takes a place for a row of this handler, if there is one.
+    fn take(&mut self, handler: &str) -> Option<&'a HandOver> {
+        let room = self.room.get_mut(handler).filter(|room| **room > 0)?;
+        *room -= 1;
+        self.hand_over
+    }
+}
+
+/// Writes fresh rows, each under the state of its stream's gate; returns those handed over.
+pub(super) fn place(
+    tables: &mut Tables,
+    rows: Vec<InboxRow>,
+    offer: &mut Offer<'_>,
+    now: Time,
+    waiting: &mut u64,
+) -> Vec<Work> {
+    let mut leased = Vec::new();
+    let mut streams: Vec<((String, Uuid), Vec<InboxRow>)> = Vec::new();
+    for row in rows {
+        match row.stream {
+            Some(stream) => {
+                let key = (row.lane.clone(), stream);
+                match streams.iter_mut().find(|(at, _)| *at == key) {
+                    Some((_, rows)) => rows.push(row),
+                    None => streams.push((key, vec![row])),
+                }
+            }
+            None => match place_single(tables, row, offer, now) {
+                Some(work) => leased.push(work),
+                None => *waiting += 1,
+            },
+        }
+    }
+    for (key, rows) in streams {
+        let count = rows.len() as u64;
+        let run = place_stream(tables, key, rows, offer, now);
+        *waiting += count - run.len() as u64;
+        leased.extend(run);
+    }
+    leased
+}
+
+fn place_single(
+    tables: &mut Tables,
+    mut row: InboxRow,
+    offer: &mut Offer<'_>,
+    now: Time,
+) -> Option<Work> {
+    let handed = offer.take(&row.handler);
+    if let Some(offer) = handed {
+        row.due = Some(later(now, offer.lease));
+        row.token = Some(offer.token);
+        row.instance = Some(offer.instance);
+    }
+    let work = handed.map(|offer| row.work(offer.token));
+    tables.inbox.insert(row.sequence, row);
+    work
+}
+
+/// Rows of one stream: quiet behind the gate, which is opened if there is none.
+fn place_stream(
+    tables: &mut Tables,
+    key: (String, Uuid),
+    mut rows: Vec<InboxRow>,
+    offer: &mut Offer<'_>,
+    now: Time,
+) -> Vec<Work> {
+    let unit = Unit::Gate(key.0.clone(), key.1);
+    // A gate that is being removed answers for nobody: the rows ring for themselves.
+    let quiet = !tables.locks.is_closing(&unit);
+    let mut run = Vec::new();
+    if quiet && !tables.gates.contains_key(&key) {
+        let mut gate = Gate {
+            due: now,
+            token: None,
+            instance: None,
+        };
+        if tables.stream_is_empty(&key.0, key.1) {
+            for row in &rows {
+                let Some(offer) = offer.take(&row.handler) else {
+                    break;
+                };
+                gate.due = later(now, offer.lease);
+                gate.token = Some(offer.token);
+                gate.instance = Some(offer.instance);
+                run.push(row.work(offer.token));
+            }
+        }
+        tables.gates.insert(key, gate);
+    }
+    for row in &mut rows {
+        row.due = (!quiet).then_some(now);
+    }
+    let places = rows.into_iter().map(|row| (row.sequence, row));
+    tables.inbox.extend(places);
+    run
+}
