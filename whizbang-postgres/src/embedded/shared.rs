@@ -14,9 +14,11 @@ use sqlx::{ConnectOptions, postgres::PgConnectOptions};
 use super::{
     EmbeddedError,
     account::Account,
-    binaries::{self, Binaries},
     error::Doing,
-    locations, options,
+    installation::Installation,
+    locations,
+    machine::Machine,
+    options,
     pointer::{self, HOLD, Hold, OPEN},
     supervisor::{Plan, Prepared},
     sweep::sweep,
@@ -93,13 +95,13 @@ impl Shared {
 
     fn private() -> Result<Self, EmbeddedError> {
         let account = Account::choose();
-        let binaries = binaries::find(&account)?;
-        let pointer = pointer_file(&binaries)?;
+        let installation = Machine::current()?.resolve(&account)?;
+        let pointer = pointer_file(&installation)?;
         let lock = File::create(pointer.with_extension("lock")).doing("open the shared lock")?;
         lock.lock().doing("lock the shared server")?;
         let (sockets, hold) = match join(&pointer)? {
             Some(joined) => joined,
-            None => start(&pointer, binaries, account)?,
+            None => start(&pointer, installation, account)?,
         };
         Ok(Self {
             options: options::private(&sockets, "postgres"),
@@ -109,13 +111,13 @@ impl Shared {
 }
 
 /// The file that names the server of this user, this PostgreSQL and this version of us.
-fn pointer_file(binaries: &Binaries) -> Result<PathBuf, EmbeddedError> {
+fn pointer_file(installation: &Installation) -> Result<PathBuf, EmbeddedError> {
     let folder = locations::cache()?.join("shared");
     fs::create_dir_all(&folder).doing("make the folder of the shared server")?;
     let kind = format!(
         "{}\n{}\n{}",
-        binaries.folder.display(),
-        binaries.version,
+        installation.folder.display(),
+        installation.version,
         env!("CARGO_PKG_VERSION")
     );
     Ok(folder.join(format!("{}.server", pointer::digest(&kind))))
@@ -131,11 +133,11 @@ fn join(pointer: &Path) -> Result<Option<(PathBuf, Hold)>, EmbeddedError> {
 
 fn start(
     pointer: &Path,
-    binaries: Binaries,
+    installation: Installation,
     account: Account,
 ) -> Result<(PathBuf, Hold), EmbeddedError> {
     sweep(&account);
-    let prepared = Prepared::new(&Plan::default(), binaries, account)?;
+    let prepared = Prepared::new(&Plan::default(), installation, account)?;
     let pipe = prepared.folder().join(HOLD);
     mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR)
         .map_err(std::io::Error::from)

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use super::{
     EmbeddedError,
     account::Account,
-    binaries::Binaries,
     error::{Doing, tail},
+    installation::Installation,
     locations, settings, template, tree,
 };
 
@@ -38,7 +38,7 @@ pub(super) struct Prepared {
     folder: TempDir,
     sockets: Option<TempDir>,
     account: Account,
-    binaries: Binaries,
+    installation: Installation,
     lock: File,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Home {
 impl Prepared {
     pub(super) fn new(
         plan: &Plan,
-        binaries: Binaries,
+        installation: Installation,
         account: Account,
     ) -> Result<Self, EmbeddedError> {
         let folder = locations::server_folder(&account, plan.durable)?;
@@ -66,7 +66,7 @@ impl Prepared {
             folder,
             sockets,
             account,
-            binaries,
+            installation,
             lock,
         };
         prepared.fill(plan)?;
@@ -87,7 +87,7 @@ impl Prepared {
     fn fill(&self, plan: &Plan) -> Result<(), EmbeddedError> {
         let owner = self.account.owner();
         let data = self.folder().join("data");
-        template::copy_to(&data, &self.binaries, &self.account)?;
+        template::copy_to(&data, &self.installation, &self.account)?;
         let sockets = self.sockets().to_string_lossy();
         let lines = settings::lines(plan.durable, &sockets, &plan.settings)?;
         append(&data.join("postgresql.conf"), &lines).doing("write postgresql.conf")?;
@@ -119,7 +119,7 @@ impl Prepared {
             .arg(home.folder.join("supervisor.sh"))
             .args([
                 &home.folder,
-                &self.binaries.program("postgres"),
+                &self.installation.program("postgres"),
                 &home.sockets,
             ])
             .arg(grace.to_string())

@@ -10,8 +10,8 @@ use std::{
 use super::{
     EmbeddedError,
     account::Account,
-    binaries::Binaries,
     error::{Doing, tail},
+    installation::Installation,
     locations,
     tree::{self, Tally},
 };
@@ -31,10 +31,10 @@ const SEAL: &str = "whizbang-seal";
 /// Copies the template to `data`, which must not exist, and makes the template where it must.
 pub(super) fn copy_to(
     data: &Path,
-    binaries: &Binaries,
+    installation: &Installation,
     account: &Account,
 ) -> Result<(), EmbeddedError> {
-    let place = Place::new(binaries)?;
+    let place = Place::new(installation)?;
     let lock = File::create(&place.lock).doing("open the lock of the template")?;
     // Readers share the lock, so a template is never rebuilt under a copy.
     lock.lock_shared().doing("lock the template")?;
@@ -47,7 +47,7 @@ pub(super) fn copy_to(
     if place.try_copy(data, account)? {
         return Ok(());
     }
-    place.build(binaries, account)?;
+    place.build(installation, account)?;
     match place.try_copy(data, account)? {
         true => Ok(()),
         false => Err(std::io::Error::other("it changed while it was copied"))
@@ -64,11 +64,15 @@ struct Place {
 }
 
 impl Place {
-    fn new(binaries: &Binaries) -> Result<Self, EmbeddedError> {
+    fn new(installation: &Installation) -> Result<Self, EmbeddedError> {
         let parent = locations::cache()?.join("templates");
         fs::create_dir_all(&parent).doing("make the folder of the templates")?;
-        let source = format!("{}\n{}", binaries.folder.display(), OPTIONS.join("\n"));
-        let name = format!("{}-{}", binaries.version, super::pointer::digest(&source));
+        let source = format!("{}\n{}", installation.folder.display(), OPTIONS.join("\n"));
+        let name = format!(
+            "{}-{}",
+            installation.version,
+            super::pointer::digest(&source)
+        );
         Ok(Self {
             folder: parent.join(&name),
             lock: parent.join(format!("{name}.lock")),
@@ -93,12 +97,12 @@ impl Place {
     }
 
     /// Runs `initdb` beside, then moves the result into place in one step.
-    fn build(&self, binaries: &Binaries, account: &Account) -> Result<(), EmbeddedError> {
+    fn build(&self, installation: &Installation, account: &Account) -> Result<(), EmbeddedError> {
         self.remove_remains()?;
         let workshop = locations::server_folder(account, false)?;
         tree::give(workshop.path(), account.owner()).doing("hand over the folder of initdb")?;
         let fresh = workshop.path().join("data");
-        run_initdb(&fresh, workshop.path(), binaries, account)?;
+        run_initdb(&fresh, workshop.path(), installation, account)?;
         let partial = tempfile::Builder::new()
             .prefix(&format!("{}.partial-", self.name))
             .tempdir_in(&self.parent)
@@ -148,10 +152,10 @@ fn read_seal(folder: &Path) -> Option<Tally> {
 fn run_initdb(
     data: &Path,
     workshop: &Path,
-    binaries: &Binaries,
+    installation: &Installation,
     account: &Account,
 ) -> Result<(), EmbeddedError> {
-    let program = binaries.program("initdb");
+    let program = installation.program("initdb");
     let mut command = Command::new(&program);
     command
         .arg("-D")

