@@ -49,7 +49,7 @@ impl Errors {
     /// The texts, for tests of parsers.
     #[cfg(test)]
     pub(crate) fn texts(&self) -> Vec<String> {
-        let errors = self.found.iter().cloned().flatten();
+        let errors = self.found.iter().flatten();
         errors.map(|error| error.to_string()).collect()
     }
 }

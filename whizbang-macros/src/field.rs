@@ -3,9 +3,10 @@
 use proc_macro2::Span;
 use syn::{Error, Expr, Ident, Index, Lit, Member, spanned::Spanned};
 
-/// The members that lead from a message to a field; never empty.
+/// The members that lead from a message to a field.
 pub(crate) struct FieldPath {
-    pub(crate) members: Vec<Member>,
+    first: Member,
+    rest: Vec<Member>,
 }
 
 impl FieldPath {
@@ -13,20 +14,38 @@ impl FieldPath {
     pub(crate) fn from_expr(expr: &Expr, otherwise: &str) -> Result<Self, Error> {
         let mut members = Vec::new();
         collect(expr, &mut members).ok_or_else(|| Error::new_spanned(expr, otherwise))?;
-        match members.first() {
+        let mut members = members.into_iter();
+        match members.next() {
             Some(Member::Named(first)) if first == "self" => Err(Error::new_spanned(
                 expr,
                 "a field path starts at the message: leave out `self.`",
             )),
-            Some(_) => Ok(Self { members }),
+            Some(first) => Ok(Self {
+                first,
+                rest: members.collect(),
+            }),
             None => Err(Error::new_spanned(expr, otherwise)),
         }
     }
 
+    /// The field of the message itself.
+    pub(crate) fn first(&self) -> &Member {
+        &self.first
+    }
+
+    /// What follows inside that field.
+    pub(crate) fn rest(&self) -> &[Member] {
+        &self.rest
+    }
+
+    /// All members, outermost first.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// Where the path begins.
     pub(crate) fn span(&self) -> Span {
-        self.members
-            .first()
-            .map_or_else(Span::call_site, Member::span)
+        self.first.span()
     }
 }
 
@@ -83,7 +102,7 @@ mod tests {
     fn path(text: &str) -> Option<Vec<String>> {
         let expr = syn::parse_str(text).ok()?;
         let path = FieldPath::from_expr(&expr, "no path").ok()?;
-        Some(path.members.iter().map(written).collect())
+        Some(path.members().map(written).collect())
     }
 
     #[test]

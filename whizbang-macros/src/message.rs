@@ -40,6 +40,9 @@ pub(crate) fn derive(kind: Kind, input: TokenStream) -> TokenStream {
         .and_then(|path| stream::expand(path, &input, &options.krate, &mut errors));
     if errors.is_empty() {
         expand::expand(kind, &input, &options, stream)
+    } else if let Data::Union(_) = input.data {
+        // Nothing could stand in for it, since it can be neither written nor read.
+        errors.to_compile_errors()
     } else {
         // Placeholders keep one mistake from showing up again at every use of the type.
         let placeholder = expand::placeholder(kind, &input, &options);

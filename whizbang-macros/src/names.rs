@@ -32,6 +32,12 @@ pub(crate) fn closest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
+/// The names as a list for people.
+pub(crate) fn quoted(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
+    let names = names.into_iter().map(|name| format!("`{name}`"));
+    names.collect::<Vec<_>>().join(", ")
+}
+
 /// How many characters must be inserted, removed, replaced or swapped with their neighbour.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<_>, Vec<_>) = (from.chars().collect(), to.chars().collect());

@@ -1,7 +1,7 @@
 //! The `key = value` lists of our attributes, cut into entries before they are read, so that one
 //! wrong entry does not hide the next.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Error, LitInt, LitStr, parse::Parse};
 
@@ -186,11 +186,6 @@ fn split_at_commas(list: TokenStream) -> Vec<Vec<TokenTree>> {
     }
     chunks.retain(|chunk| !chunk.is_empty());
     chunks
-}
-
-/// Where a missing option is reported: the attribute as the compiler sees it.
-pub(crate) fn attribute_span() -> Span {
-    Span::call_site()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What generated code calls. Not part of the public interface: its shape changes with the macros,
 //! which are pinned to the same version.
 //!
-//! The attributes judge a handler by the traits below and by nothing else. Each is asked in the
-//! form `<UserType as Trait>::item`, once, at the user's own token, so one mistake gives one error
-//! and the error carries the text that stands here.
+//! The attributes judge a handler by the traits below and by nothing else. The generated questions
+//! all have the form `<UserType as Trait>::item`, with every token at the user's own: asked in two
+//! places they give the same error, which the compiler prints once, with the text that stands here.
 
 use std::{any::TypeId, future::Future};
 
@@ -41,30 +41,6 @@ pub struct Site {
 /// What an argument needs, asked when the service starts.
 pub type Needs = fn() -> Requirement;
 
-fn definition_of<M: Message>(
-    site: Site,
-    options: HandlerOptions,
-    call: ErasedCall,
-    needs: &[Needs],
-) -> Definition {
-    Definition {
-        spec: HandlerSpec {
-            name: site.name,
-            message: M::NAME,
-            aliases: M::ALIASES,
-            kind: M::KIND,
-            message_type_id: TypeId::of::<M>,
-            options,
-            path: site.path,
-            file: site.file,
-            line: site.line,
-        },
-        call,
-        requirements: needs.iter().map(|needs| needs()).collect(),
-        command: None,
-    }
-}
-
 /// The first argument of a handler.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a message, so it cannot be the first argument of a handler",
@@ -85,6 +61,16 @@ pub trait HandlerMessage: Sized {
         call: ErasedCall,
         needs: &[Needs],
     ) -> Definition;
+
+    /// The handler of this command.
+    fn define_command(
+        site: Site,
+        options: HandlerOptions,
+        call: ErasedCall,
+        needs: &[Needs],
+        scope: Option<&'static str>,
+        key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
+    ) -> Definition;
 }
 
 #[diagnostic::do_not_recommend]
@@ -99,46 +85,25 @@ impl<M: Message> HandlerMessage for M {
         call: ErasedCall,
         needs: &[Needs],
     ) -> Definition {
-        definition_of::<M>(site, options, call, needs)
-    }
-}
-
-/// The first argument of an idempotent command's handler.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a command, so `#[idempotent_command]` cannot handle it",
-    label = "the first argument is the command",
-    note = "events are handled with `#[handler]`; a command declares itself with `#[derive(Serialize, Deserialize, Command)] #[message(name = \"orders.place_order\")]`"
-)]
-pub trait CommandMessage: Sized {
-    /// What the command answers.
-    type Reply;
-
-    /// Decodes the command.
-    ///
-    /// # Errors
-    /// When the payload does not fit the type.
-    fn take(inputs: Inputs<'_>) -> Result<Self, HandlerFailure>;
-
-    /// The handler of this command.
-    fn define(
-        site: Site,
-        options: HandlerOptions,
-        call: ErasedCall,
-        needs: &[Needs],
-        scope: Option<&'static str>,
-        key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
-    ) -> Definition;
-}
-
-#[diagnostic::do_not_recommend]
-impl<C: Command> CommandMessage for C {
-    type Reply = C::Reply;
-
-    fn take(inputs: Inputs<'_>) -> Result<Self, HandlerFailure> {
-        inputs.message()
+        Definition {
+            spec: HandlerSpec {
+                name: site.name,
+                message: M::NAME,
+                aliases: M::ALIASES,
+                kind: M::KIND,
+                message_type_id: TypeId::of::<M>,
+                options,
+                path: site.path,
+                file: site.file,
+                line: site.line,
+            },
+            call,
+            requirements: needs.iter().map(|needs| needs()).collect(),
+            command: None,
+        }
     }
 
-    fn define(
+    fn define_command(
         site: Site,
         options: HandlerOptions,
         call: ErasedCall,
@@ -146,12 +111,26 @@ impl<C: Command> CommandMessage for C {
         scope: Option<&'static str>,
         key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
     ) -> Definition {
-        let scope = scope.unwrap_or(oldest_name::<C>());
+        let scope = scope.unwrap_or(oldest_name::<M>());
         Definition {
             command: Some(CommandSpec { scope, key }),
-            ..definition_of::<C>(site, options, call, needs)
+            ..Self::define(site, options, call, needs)
         }
     }
+}
+
+/// The first argument of an idempotent command's handler. Asked for by its associated types only:
+/// what is asked of them next is not reported when there are none.
+pub trait IsCommand {
+    /// The command.
+    type Itself;
+    /// What it answers.
+    type Reply;
+}
+
+impl<C: Command> IsCommand for C {
+    type Itself = C;
+    type Reply = C::Reply;
 }
 
 /// The name under which a command was first known: its last alias, else its name.

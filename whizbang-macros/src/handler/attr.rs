@@ -1,7 +1,7 @@
 //! The options of the attributes.
 
-use proc_macro2::TokenStream;
-use syn::{Error, Expr, LitStr, Path, parse_quote};
+use proc_macro2::{Span, TokenStream};
+use syn::{Error, Expr, LitStr, Path, parse_quote, spanned::Spanned};
 
 use super::model::Kind;
 use crate::{
@@ -55,6 +55,16 @@ pub(crate) enum Key {
     Function(Path),
 }
 
+impl Key {
+    pub(crate) fn span(&self) -> Span {
+        match self {
+            Self::Field(path) => path.span(),
+            Self::Fields(paths) => paths.first().map_or_else(Span::call_site, FieldPath::span),
+            Self::Function(function) => function.span(),
+        }
+    }
+}
+
 /// What the attribute says.
 pub(crate) struct Options {
     pub(crate) krate: Path,
@@ -70,7 +80,9 @@ pub(crate) struct Options {
 }
 
 /// Reads the list in the attribute's parentheses.
-pub(crate) fn read(kind: Kind, list: TokenStream, errors: &mut Errors) -> Options {
+///
+/// What is missing is reported at `name`, the function's.
+pub(crate) fn read(kind: Kind, list: TokenStream, name: Span, errors: &mut Errors) -> Options {
     let mut options = Options {
         krate: parse_quote!(::whizbang),
         name: None,
@@ -99,7 +111,7 @@ pub(crate) fn read(kind: Kind, list: TokenStream, errors: &mut Errors) -> Option
     // A key that is there but wrong has been reported already.
     if kind == Kind::Command && !mentions_key {
         errors.at_span(
-            options::attribute_span(),
+            name,
             "an idempotent command needs a key, the field that a retry repeats: `#[idempotent_command(key = order_id)]`, or several: `key = (tenant_id, order_number)`",
         );
     }
@@ -195,7 +207,7 @@ mod tests {
 
     fn faults(kind: Kind, list: TokenStream) -> Vec<String> {
         let mut errors = Errors::default();
-        read(kind, list, &mut errors);
+        read(kind, list, Span::call_site(), &mut errors);
         errors.texts()
     }
 
@@ -212,7 +224,7 @@ mod tests {
             crate = wb
         );
         let mut errors = Errors::default();
-        let options = read(Kind::Handler, list, &mut errors);
+        let options = read(Kind::Handler, list, Span::call_site(), &mut errors);
         assert_eq!(errors.texts(), [""; 0]);
         assert_eq!(options.max_attempts, Some(5));
         assert_eq!(options.timeout, Millis::parse("30s").ok());

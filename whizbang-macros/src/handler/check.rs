@@ -1,11 +1,8 @@
-//! What must hold between the parts: other attributes on the function, options and signature.
+//! The other attributes on the function.
 
 use syn::Attribute;
 
-use super::{
-    attr::Options,
-    model::{self, Function, Inputs, Kind},
-};
+use super::model::{self, Function, Kind};
 use crate::errors::Errors;
 
 /// Refuses a second attribute of ours, and takes it off so that it does not run as well.
@@ -26,6 +23,3 @@ pub(crate) fn attributes(kind: Kind, function: &mut Function, errors: &mut Error
         .attributes
         .retain(|attribute| ours(attribute).is_none());
 }
-
-/// Refuses options that the signature contradicts.
-pub(crate) fn options(_options: &Options, _inputs: Option<&Inputs>, _errors: &mut Errors) {}

@@ -6,37 +6,33 @@
 //! #[doc(hidden)] struct reserve {}
 //! impl Registered for reserve {
 //!     fn definition() -> Definition {
-//!         fn __call<'a>(cx: &'a mut HandlerContext<'_>, inputs: Inputs<'a>) -> HandlerFuture<'a> {
+//!         fn call<'a>(cx: &'a mut HandlerContext<'_>, inputs: Inputs<'a>) -> HandlerFuture<'a> {
+//!             let handler = reserve;
 //!             handler_future_must_be_send(
-//!                 move || Ok(reserve(<OrderPlaced as HandlerMessage>::take(inputs)?, cx)),
+//!                 move || Ok(handler(<OrderPlaced as HandlerMessage>::take(inputs)?, cx)),
 //!                 <Result<(), E> as HandlerReturn>::into_result,
 //!             )
 //!         }
-//!         let call = <HandlerContext<'_> as IsContext>::erase(__call);
+//!         let call = <HandlerContext<'_> as IsContext>::erase(call);
 //!         <OrderPlaced as HandlerMessage>::define(Site { … }, HandlerOptions::NONE, call, &[])
 //!     }
 //! }
 //! inventory::submit! { Registration(<reserve as Registered>::definition) }
 //! ```
 //!
-//! The function is called by name, so no closure has to be inferred for all lifetimes. Every type
-//! is asked for its trait in the form `<Type as Trait>::item` at the user's own tokens, and every
-//! such question is the same wherever it is asked twice, so that the compiler answers it once.
+//! The function is called by name, so no closure has to be inferred for all lifetimes. How the
+//! questions about the user's types are asked is in [`super::ask`].
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Attribute, Meta, Path, Type, spanned::Spanned};
+use syn::{Attribute, Meta};
 
 use super::{
+    ask::Asker,
     attr::{Key, Options},
     model::{Function, Input, Inputs, Kind},
 };
 use crate::field::{FieldPath, without_raw};
-
-/// A local name that cannot meet one of the user's.
-fn local(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
-}
 
 /// Struct, implementation and submission.
 pub(crate) fn registration(
@@ -49,8 +45,9 @@ pub(crate) fn registration(
     let allowed = allowed_lints(&function.attributes);
     let marker = marker(function);
     let name = &function.signature.ident;
-    let call = call(kind, function, krate, inputs);
-    let definition = definition(kind, function, options, inputs);
+    let asker = Asker::new(kind, krate, &inputs.message);
+    let call = call(function, &asker, inputs);
+    let definition = definition(function, options, &asker, inputs);
     quote! {
         #marker
         #(#allowed)*
@@ -99,77 +96,65 @@ fn marker(function: &Function) -> TokenStream {
 }
 
 /// The function that the runtime calls.
-fn call(kind: Kind, function: &Function, krate: &Path, inputs: &Inputs) -> TokenStream {
+fn call(function: &Function, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream {
     let name = &function.signature.ident;
-    let (context, source) = (local("__cx"), local("__inputs"));
+    // Every token of the call stands at the name, where a future that is not `Send` is reported.
+    let at = Span::call_site().located_at(name.span());
+    let local = |name| Ident::new(name, at);
+    let (handler, context) = (local("__handler"), local("__cx"));
+    let source = local("__inputs");
     let context_parameter = inputs.context().map(|ty| quote!(#context: &'a mut #ty,));
     let arguments = inputs.all.iter().map(|input| match input {
         Input::Context(_) => context.to_token_stream(),
-        Input::Message(ty) => {
-            let message = message_trait(kind, krate);
-            ask(ty, &message, &quote!(take(#source)?))
-        }
-        Input::Value(ty) => {
-            let argument = quote!(#krate::__private::Argument<'_>);
-            ask(ty, &argument, &quote!(extract(#source)?))
-        }
+        Input::Message(_) => asker.message("take", Some(quote!(#source)), true),
+        Input::Value(ty) => asker.argument(ty, "extract", Some(quote!(#source)), true),
     });
-    let finish = finish(kind, krate, inputs);
-    let run = quote_spanned!(name.span()=> #krate::__private::handler_future_must_be_send);
+    let finish = asker.output(&inputs.output);
+    let private = asker.private(at);
+    let run = quote_spanned! {at=>
+        #private::handler_future_must_be_send(
+            move || ::core::result::Result::Ok(#handler(#(#arguments),*)),
+            #finish,
+        )
+    };
     quote! {
         fn __whizbang_call<'a>(
             #context_parameter
-            #source: #krate::__private::Inputs<'a>,
-        ) -> #krate::__private::HandlerFuture<'a> {
-            #run(move || ::core::result::Result::Ok(#name(#(#arguments),*)), #finish)
+            #source: #private::Inputs<'a>,
+        ) -> #private::HandlerFuture<'a> {
+            // A function that is used as a value has to be async, so Clippy does not ask why it is.
+            let #handler = #name;
+            #run
         }
     }
-}
-
-/// `<Type as Trait>::item`, every token at the type.
-fn ask(ty: &Type, of: &TokenStream, item: &TokenStream) -> TokenStream {
-    quote_spanned!(ty.span()=> <#ty as #of>::#item)
-}
-
-fn message_trait(kind: Kind, krate: &Path) -> TokenStream {
-    match kind {
-        Kind::Handler => quote!(#krate::__private::HandlerMessage),
-        Kind::Command => quote!(#krate::__private::CommandMessage),
-    }
-}
-
-/// What reads the handler's return value.
-fn finish(kind: Kind, krate: &Path, inputs: &Inputs) -> TokenStream {
-    let returns = match (kind, inputs.message()) {
-        (Kind::Command, Some(command)) => {
-            let reply = ask(command, &message_trait(kind, krate), &quote!(Reply));
-            quote!(#krate::__private::CommandReturn<#reply>)
-        }
-        _ => quote!(#krate::__private::HandlerReturn),
-    };
-    ask(&inputs.output, &returns, &quote!(into_result))
 }
 
 /// The expression that puts the handler's facts together.
-fn definition(kind: Kind, function: &Function, options: &Options, inputs: &Inputs) -> TokenStream {
+fn definition(
+    function: &Function,
+    options: &Options,
+    asker: &Asker<'_>,
+    inputs: &Inputs,
+) -> TokenStream {
     let krate = &options.krate;
-    let Some(message) = inputs.message() else {
-        return TokenStream::new();
-    };
     let site = site(function, options);
     let handler_options = handler_options(options);
-    let call = erased_call(kind, krate, inputs);
-    let needs = inputs.values().map(|ty| {
-        let argument = quote!(#krate::__private::Argument<'_>);
-        ask(ty, &argument, &quote!(REQUIREMENT))
-    });
-    let command = (kind == Kind::Command).then(|| {
-        let scope = optional(options.scope.as_ref());
-        let key = key(message, options);
-        quote!(, #scope, #key)
-    });
-    let define = quote!(define(#site, #handler_options, #call, &[#(#needs),*] #command));
-    ask(message, &message_trait(kind, krate), &define)
+    let call = match inputs.context() {
+        Some(context) => asker.context(context, "__whizbang_call"),
+        None => quote!(#krate::__private::ErasedCall::plain(__whizbang_call)),
+    };
+    let needs = inputs
+        .values()
+        .map(|ty| asker.argument(ty, "REQUIREMENT", None, false));
+    let common = quote!(#site, #handler_options, #call, &[#(#needs),*]);
+    match &options.key {
+        Some(key) => {
+            let scope = optional(options.scope.as_ref());
+            let key = key_reader(key, function, asker);
+            asker.message("define_command", Some(quote!(#common, #scope, #key)), false)
+        }
+        None => asker.message("define", Some(common), false),
+    }
 }
 
 fn site(function: &Function, options: &Options) -> TokenStream {
@@ -195,16 +180,8 @@ fn site(function: &Function, options: &Options) -> TokenStream {
     }
 }
 
-fn erased_call(kind: Kind, krate: &Path, inputs: &Inputs) -> TokenStream {
-    let Some(context) = inputs.context() else {
-        return quote!(#krate::__private::ErasedCall::plain(__whizbang_call));
-    };
-    let is_context = match kind {
-        Kind::Handler => quote!(#krate::__private::IsContext),
-        Kind::Command => quote!(#krate::__private::IsCommandContext),
-    };
-    ask(context, &is_context, &quote!(erase(__whizbang_call)))
-}
+/// How many fields `HandlerOptions` has.
+const ALL_OPTIONS: usize = 6;
 
 /// Only what was given; the rest are the defaults of the runtime.
 fn handler_options(options: &Options) -> TokenStream {
@@ -236,10 +213,12 @@ fn handler_options(options: &Options) -> TokenStream {
         give("on_dead", quote!(#krate::__private::OnDead::#action));
     }
     let none = quote!(#krate::__private::HandlerOptions::NONE);
-    if given.is_empty() {
-        return none;
+    match given.len() {
+        0 => none,
+        // Clippy calls a base superfluous when nothing is left for it to fill in.
+        ALL_OPTIONS => quote!(#krate::__private::HandlerOptions { #(#given)* }),
+        _ => quote!(#krate::__private::HandlerOptions { #(#given)* ..#none }),
     }
-    quote!(#krate::__private::HandlerOptions { #(#given)* ..#none })
 }
 
 fn optional(value: Option<&impl ToTokens>) -> TokenStream {
@@ -250,39 +229,39 @@ fn optional(value: Option<&impl ToTokens>) -> TokenStream {
 }
 
 /// A closure from the inputs to the key of the command.
-fn key(message: &Type, options: &Options) -> TokenStream {
-    let krate = &options.krate;
-    let (source, command) = (local("__inputs"), local("__command"));
-    let take = ask(
-        message,
-        &message_trait(Kind::Command, krate),
-        &quote!(take(#source)?),
-    );
+fn key_reader(key: &Key, function: &Function, asker: &Asker<'_>) -> TokenStream {
+    // One hygiene for all uses of the local, and the place of the user's path for each.
+    let at = |place| function.signature.ident.span().located_at(place);
+    let command = |place| Ident::new("whizbang_command", at(place));
     let field = |path: &FieldPath| {
-        let members = &path.members;
-        quote_spanned!(path.span()=> &#command #(.#members)*)
+        let (command, members) = (command(path.span()), path.members());
+        quote_spanned!(at(path.span())=> & #command #(.#members)*)
     };
-    let key = match &options.key {
-        Some(Key::Field(path)) => {
-            let field = field(path);
-            quote_spanned!(path.span()=> #krate::__private::key_of(#field))
-        }
-        Some(Key::Fields(paths)) => {
-            let parts = paths.iter().map(|path| {
-                let field = field(path);
-                quote_spanned!(path.span()=> #krate::__private::key_part(#field))
-            });
-            quote!(#krate::__private::key_of(&(#(#parts,)*)))
-        }
-        Some(Key::Function(function)) => {
-            quote_spanned!(function.span()=> #krate::__private::key_of(&#function(&#command)))
-        }
-        None => return TokenStream::new(),
+    let read = |place, what: &str, argument: TokenStream| {
+        let private = asker.private(at(place));
+        let what = Ident::new(what, at(place));
+        quote_spanned!(at(place)=> #private::#what(#argument))
     };
+    let value = match key {
+        Key::Field(path) => read(path.span(), "key_of", field(path)),
+        Key::Fields(paths) => {
+            let parts = paths
+                .iter()
+                .map(|path| read(path.span(), "key_part", field(path)));
+            read(key.span(), "key_of", quote!(&(#(#parts,)*)))
+        }
+        Key::Function(function) => {
+            let command = command(key.span());
+            let argument = quote_spanned!(at(key.span())=> & #function(&#command));
+            read(key.span(), "key_of", argument)
+        }
+    };
+    let command = command(key.span());
+    let take = asker.message("take", Some(quote!(__inputs)), true);
     quote! {
-        |#source| {
+        |__inputs| {
             let #command = #take;
-            #key
+            #value
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The annotated function always comes out as it went in. What stands beside it is the
 //! registration, or the errors and a placeholder for the registration.
 
+mod ask;
 mod attr;
 mod check;
 mod expand;
@@ -26,10 +27,10 @@ pub(crate) fn attribute(kind: Kind, list: TokenStream, item: TokenStream) -> Tok
             return quote!(#error #item);
         }
     };
-    let options = attr::read(kind, list, &mut errors);
+    let name = function.signature.ident.span();
+    let options = attr::read(kind, list, name, &mut errors);
     check::attributes(kind, &mut function, &mut errors);
     let inputs = signature::read(kind, &function, &mut errors);
-    check::options(&options, inputs.as_ref(), &mut errors);
     let beside = match inputs {
         Some(inputs) if errors.is_empty() => {
             expand::registration(kind, &function, &options, &inputs)

@@ -127,18 +127,15 @@ pub(crate) enum Input {
 
 /// A signature that was understood.
 pub(crate) struct Inputs {
+    /// All arguments.
     pub(crate) all: Vec<Input>,
+    /// The message's type.
+    pub(crate) message: Type,
+    /// What the function returns.
     pub(crate) output: Type,
 }
 
 impl Inputs {
-    pub(crate) fn message(&self) -> Option<&Type> {
-        self.all.iter().find_map(|input| match input {
-            Input::Message(ty) => Some(ty),
-            _ => None,
-        })
-    }
-
     pub(crate) fn context(&self) -> Option<&Type> {
         self.all.iter().find_map(|input| match input {
             Input::Context(ty) => Some(ty),

@@ -19,7 +19,15 @@ pub(crate) fn read(kind: Kind, function: &Function, errors: &mut Errors) -> Opti
     types.visit_signature(signature);
     let all = read_arguments(kind, signature, errors);
     let output = read_output(kind, signature, errors)?;
-    Some(Inputs { all, output })
+    let message = all.iter().find_map(|input| match input {
+        Input::Message(ty) => Some(ty.clone()),
+        _ => None,
+    })?;
+    Some(Inputs {
+        all,
+        message,
+        output,
+    })
 }
 
 fn check_qualifiers(kind: Kind, signature: &Signature, errors: &mut Errors) {

@@ -2,7 +2,9 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Data, DeriveInput, Fields, Ident, Index, Member, Path, spanned::Spanned};
+use syn::{
+    Data, DataEnum, DeriveInput, Fields, Ident, Index, Member, Path, Variant, spanned::Spanned,
+};
 
 use crate::{
     errors::Errors,
@@ -19,19 +21,16 @@ pub(crate) fn expand(
 ) -> Option<TokenStream> {
     let body = match &input.data {
         Data::Struct(data) => {
-            let known = has_field(path, &data.fields, &format!("`{}`", input.ident), errors);
-            known.then(|| key_of(&quote!(self), &path.members, path, krate))
+            let known = has_field(path, &data.fields, &input.ident, errors);
+            known.then(|| key_of(&quote!(self), path.members(), path, krate))
         }
         Data::Enum(data) => {
-            let mut arms = Some(TokenStream::new());
-            for variant in &data.variants {
-                let name = format!("variant `{}`", variant.ident);
-                match (has_field(path, &variant.fields, &name, errors), &mut arms) {
-                    (true, Some(arms)) => arms.extend(arm(&variant.ident, path, krate)),
-                    _ => arms = None,
-                }
-            }
-            arms.map(|arms| quote!(match self { #arms }))
+            check_variants(path, data, errors)?;
+            let arms = data
+                .variants
+                .iter()
+                .map(|variant| arm(&variant.ident, path, krate));
+            Some(quote!(match self { #(#arms)* }))
         }
         // Refused as a whole.
         Data::Union(_) => None,
@@ -44,24 +43,27 @@ pub(crate) fn expand(
 }
 
 fn arm(variant: &Ident, path: &FieldPath, krate: &Path) -> TokenStream {
-    let (first, rest) = (&path.members[0], &path.members[1..]);
+    let first = path.first();
     let bound = Ident::new("__field", Span::mixed_site());
-    let key = key_of(&bound, rest, path, krate);
+    let key = key_of(&bound, path.rest().iter(), path, krate);
     quote!(Self::#variant { #first: #bound, .. } => #key,)
 }
 
 /// Every token of the call stands at the user's path, so that a field of a type that cannot be a
 /// key is reported there.
-fn key_of(base: &impl ToTokens, members: &[Member], path: &FieldPath, krate: &Path) -> TokenStream {
+fn key_of<'p>(
+    base: &impl ToTokens,
+    members: impl Iterator<Item = &'p Member>,
+    path: &FieldPath,
+    krate: &Path,
+) -> TokenStream {
     let span = path.span();
     let reference = quote_spanned!(span=> & #base #(.#members)*);
     quote_spanned!(span=> #krate::__private::AsStreamKey::as_stream_key(#reference))
 }
 
-fn has_field(path: &FieldPath, fields: &Fields, owner: &str, errors: &mut Errors) -> bool {
-    let Some(first) = path.members.first() else {
-        return false;
-    };
+fn has_field(path: &FieldPath, fields: &Fields, owner: &Ident, errors: &mut Errors) -> bool {
+    let first = path.first();
     let known = members(fields);
     if known.contains(first) {
         return true;
@@ -69,18 +71,30 @@ fn has_field(path: &FieldPath, fields: &Fields, owner: &str, errors: &mut Errors
     let wanted = written(first);
     let names: Vec<_> = known.iter().map(written).collect();
     let hint = match names::closest(&wanted, names.iter().map(String::as_str)) {
-        Some(meant) => format!("; did you mean `{meant}`?"),
-        None if names.is_empty() => "; it has no fields".to_owned(),
-        None => {
-            let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
-            format!("; it has {}", names.join(", "))
-        }
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None if names.is_empty() => "it has no fields".to_owned(),
+        None => format!("it has {}", names::quoted(names)),
     };
-    errors.at_span(
-        first.span(),
-        format!("{owner} has no field `{wanted}`{hint}"),
-    );
+    let text = format!("`{owner}` has no field `{wanted}`; {hint}");
+    errors.at_span(first.span(), text);
     false
+}
+
+/// `None` if a variant lacks the field.
+fn check_variants(path: &FieldPath, data: &DataEnum, errors: &mut Errors) -> Option<()> {
+    let first = path.first();
+    let lacking = |variant: &&Variant| !members(&variant.fields).contains(first);
+    let lacking: Vec<_> = data.variants.iter().filter(lacking).collect();
+    if lacking.is_empty() {
+        return Some(());
+    }
+    let names = names::quoted(lacking.iter().map(|variant| variant.ident.to_string()));
+    let text = format!(
+        "every variant needs the field `{}` that names the stream; it is missing in {names}",
+        written(first)
+    );
+    errors.at_span(first.span(), text);
+    None
 }
 
 fn members(fields: &Fields) -> Vec<Member> {

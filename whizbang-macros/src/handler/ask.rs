@@ -1,0 +1,177 @@
+//! Questions about the user's types, in the form `<Type as Trait>::item`.
+//!
+//! The compiler reports a type that does not fit at the type, and once more at the whole
+//! expression where an associated type takes part. Both are the same place when the expression
+//! begins and ends where the type does, and then they are printed once. So the first token of a
+//! question takes the span of the type's first token, and the last that of its last.
+
+use proc_macro2::{Delimiter, Group, Ident, Punct, Spacing, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{Path, Type};
+
+use super::model::Kind;
+
+/// Asks for one handler.
+pub(super) struct Asker<'a> {
+    kind: Kind,
+    krate: &'a Path,
+    message: &'a Type,
+}
+
+impl<'a> Asker<'a> {
+    pub(super) fn new(kind: Kind, krate: &'a Path, message: &'a Type) -> Self {
+        Self {
+            kind,
+            krate,
+            message,
+        }
+    }
+
+    /// The module that the traits are in, standing at `at`.
+    pub(super) fn private(&self, at: Span) -> TokenStream {
+        let krate = self.krate;
+        moved(quote!(#krate::__private), at)
+    }
+
+    /// Something of the message.
+    pub(super) fn message(
+        &self,
+        item: &str,
+        arguments: Option<TokenStream>,
+        fallible: bool,
+    ) -> TokenStream {
+        let ends = ends(self.message);
+        let subject = match self.kind {
+            Kind::Handler => self.message.to_token_stream(),
+            Kind::Command => self.of_command("Itself"),
+        };
+        self.ask(
+            ends,
+            &subject,
+            &quote!(HandlerMessage),
+            item,
+            arguments,
+            fallible,
+        )
+    }
+
+    /// Something of an argument.
+    pub(super) fn argument(
+        &self,
+        ty: &Type,
+        item: &str,
+        arguments: Option<TokenStream>,
+        fallible: bool,
+    ) -> TokenStream {
+        let of = quote!(Argument<'_>);
+        self.ask(
+            ends(ty),
+            &ty.to_token_stream(),
+            &of,
+            item,
+            arguments,
+            fallible,
+        )
+    }
+
+    /// The erased form of `call`, a function that takes this context.
+    pub(super) fn context(&self, ty: &Type, call: &str) -> TokenStream {
+        let of = match self.kind {
+            Kind::Handler => quote!(IsContext),
+            Kind::Command => quote!(IsCommandContext),
+        };
+        let (first, last) = ends(ty);
+        // The argument is reported as well. Empty generics give it a second token and so a second
+        // end.
+        let call = Ident::new(call, first);
+        let generics = quote_spanned!(last=> ::<>);
+        let arguments = quote!(#call #generics);
+        self.ask(
+            (first, last),
+            &ty.to_token_stream(),
+            &of,
+            "erase",
+            Some(arguments),
+            false,
+        )
+    }
+
+    /// The function that reads what the handler returned.
+    pub(super) fn output(&self, ty: &Type) -> TokenStream {
+        let ends = ends(ty);
+        let item = "into_result";
+        let ty = ty.to_token_stream();
+        let of = match self.kind {
+            Kind::Handler => quote!(HandlerReturn),
+            Kind::Command => {
+                let reply = self.of_command("Reply");
+                quote!(CommandReturn<#reply>)
+            }
+        };
+        self.ask(ends, &ty, &of, item, None, false)
+    }
+
+    fn of_command(&self, item: &str) -> TokenStream {
+        let ends = ends(self.message);
+        let ty = self.message.to_token_stream();
+        self.ask(ends, &ty, &quote!(IsCommand), item, None, false)
+    }
+
+    fn ask(
+        &self,
+        (first, last): (Span, Span),
+        subject: &TokenStream,
+        of: &TokenStream,
+        item: &str,
+        arguments: Option<TokenStream>,
+        fallible: bool,
+    ) -> TokenStream {
+        let private = self.private(first);
+        let item = Ident::new(item, last);
+        let mut question = quote_spanned!(first=> <#subject as #private::#of>::#item);
+        if let Some(arguments) = arguments {
+            let mut group = Group::new(Delimiter::Parenthesis, arguments);
+            group.set_span(last);
+            question.extend([TokenTree::Group(group)]);
+        }
+        if fallible {
+            let mut mark = Punct::new('?', Spacing::Alone);
+            mark.set_span(last);
+            question.extend([TokenTree::Punct(mark)]);
+        }
+        question
+    }
+}
+
+/// The spans of the first and the last token.
+fn ends(ty: &Type) -> (Span, Span) {
+    let mut tokens = ty.to_token_stream().into_iter();
+    let Some(first) = tokens.next() else {
+        return (Span::call_site(), Span::call_site());
+    };
+    let last = tokens.last().unwrap_or_else(|| first.clone());
+    (start(&first), end(&last))
+}
+
+fn start(token: &TokenTree) -> Span {
+    match token {
+        TokenTree::Group(group) => group.span_open(),
+        other => other.span(),
+    }
+}
+
+fn end(token: &TokenTree) -> Span {
+    match token {
+        TokenTree::Group(group) => group.span_close(),
+        other => other.span(),
+    }
+}
+
+/// The tokens, all standing at `at`.
+fn moved(tokens: TokenStream, at: Span) -> TokenStream {
+    let tokens = tokens.into_iter().map(|mut token| {
+        token.set_span(at);
+        token
+    });
+    tokens.collect()
+}
