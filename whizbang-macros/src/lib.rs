@@ -40,3 +40,10 @@ pub fn handler(list: TokenStream, item: TokenStream) -> TokenStream {
 pub fn idempotent_command(list: TokenStream, item: TokenStream) -> TokenStream {
     handler::attribute(handler::Kind::Command, list.into(), item.into()).into()
 }
+
+/// Puts what is in its list behind the item.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn beside(list: TokenStream, item: TokenStream) -> TokenStream {
+    item.into_iter().chain(list).collect()
+}

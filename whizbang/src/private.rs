@@ -18,6 +18,7 @@ pub use crate::{
     registry::Registration,
 };
 pub use inventory;
+pub use whizbang_macros::beside;
 
 use crate::{BoxError, Context, KeyPart, LazyContext, store::Store};
 

@@ -48,8 +48,7 @@ pub(crate) fn registration(
     let asker = Asker::new(kind, krate, &inputs.message);
     let call = call(function, &asker, inputs);
     let definition = definition(function, options, &asker, inputs);
-    quote! {
-        #marker
+    let beside = quote! {
         #(#allowed)*
         impl #krate::__private::Registered for #name {
             fn definition() -> #krate::__private::Definition {
@@ -60,7 +59,10 @@ pub(crate) fn registration(
         #krate::__private::inventory::submit! {
             #krate::__private::Registration(<#name as #krate::__private::Registered>::definition)
         }
-    }
+    };
+    // Inside an `impl`, which nothing tells us that we are in, a struct is refused and its
+    // attributes are never run: one error there in place of four.
+    quote!(#[#krate::__private::beside { #beside }] #marker)
 }
 
 /// Stands in for the registration when errors were found, so that `.register::<name>()` does not
@@ -88,11 +90,10 @@ fn marker(function: &Function) -> TokenStream {
     let visibility = &function.visibility;
     let mut name = function.signature.ident.clone();
     // With the span of the expansion, lints on the name speak of the function alone.
-    name.set_span(Span::call_site().located_at(name.span()));
-    quote! {
-        #[doc(hidden)]
-        #visibility struct #name {}
-    }
+    let at = Span::call_site().located_at(name.span());
+    name.set_span(at);
+    let marker = quote_spanned!(at=> struct #name {});
+    quote!(#[doc(hidden)] #visibility #marker)
 }
 
 /// The function that the runtime calls.
