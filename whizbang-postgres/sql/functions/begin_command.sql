@@ -6,7 +6,7 @@
 -- execution. Index: wh_command_results_pkey.
 CREATE OR REPLACE FUNCTION begin_command(p_scope text, p_key text, p_fingerprint bytea, p_method_version text)
 RETURNS TABLE (state text, fingerprint bytea, result text)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
   v_row record;

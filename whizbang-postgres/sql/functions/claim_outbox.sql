@@ -8,7 +8,7 @@ RETURNS TABLE (message_id uuid, message_type text, is_command boolean, event_dat
                sequence bigint, correlation_id uuid, causation_id uuid, attempts int, sent_at timestamptz,
                created_at timestamptz)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_ids uuid[];

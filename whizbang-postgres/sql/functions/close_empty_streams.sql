@@ -5,7 +5,7 @@
 -- Indexes: wh_inbox_streams_pkey, wh_inbox_stream.
 CREATE OR REPLACE FUNCTION close_empty_streams(p_lanes text[], p_streams uuid[], p_token uuid)
 RETURNS void LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_lanes text[];
   v_streams uuid[];

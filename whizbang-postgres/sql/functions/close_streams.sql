@@ -3,7 +3,7 @@
 -- Index: wh_inbox_streams_pkey.
 CREATE OR REPLACE FUNCTION close_streams(p_lanes text[], p_stream_ids uuid[], p_tokens uuid[])
 RETURNS void LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_token uuid;
 BEGIN

@@ -9,7 +9,7 @@
 CREATE OR REPLACE FUNCTION complete_inbox_message(
   p_message_id uuid, p_handler_name text, p_lane text, p_stream_id uuid, p_token uuid, p_last boolean)
 RETURNS text LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_shared boolean;
 BEGIN

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION complete_inbox_messages(
   p_message_ids uuid[], p_handler_names text[], p_lanes text[], p_stream_ids uuid[], p_tokens uuid[])
 RETURNS TABLE (message_id uuid, handler_name text, completed boolean)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_ids uuid[]; v_handlers text[]; v_shared uuid[];

@@ -3,7 +3,7 @@
 -- Called by the relay. Indexes: wh_outbox_pkey, wh_outbox_waiting.
 CREATE OR REPLACE FUNCTION complete_outbox_published(p_message_ids uuid[], p_destination text, p_token uuid)
 RETURNS bigint LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_removed bigint;
   v_streams uuid[];

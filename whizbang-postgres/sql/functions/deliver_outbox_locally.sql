@@ -9,7 +9,9 @@ RETURNS TABLE (message_id uuid, outcome text, was_newly_created boolean, handler
                lane text, stream_id uuid, sequence bigint, leased boolean, event_data text, metadata text,
                correlation_id uuid, causation_id uuid, received_at timestamptz, outbox_sequence bigint)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+
+SET enable_nestloop = off
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_ids uuid[]; v_types text[]; v_commands boolean[]; v_data text[]; v_metadata text[]; v_streams uuid[];
@@ -24,22 +26,20 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended(p_destination, 'wh_outbox'::regclass::oid::bigint));
   PERFORM promote_scheduled(p_destination, p_limit);
 
-  WITH ready AS (
+  SELECT array_agg(r.message_id) INTO v_ids FROM (
     SELECT o.message_id FROM wh_outbox o
     WHERE o.destination = p_destination AND o.scheduled_at IS NULL AND o.retry_at IS NULL AND o.sequence >= p_after
-    ORDER BY o.sequence LIMIT p_limit FOR UPDATE),
-  gone AS (
-    DELETE FROM wh_outbox o USING ready r
-    WHERE o.message_id = r.message_id AND o.destination = p_destination
-    RETURNING o.*)
-  SELECT array_agg(g.message_id ORDER BY g.sequence), array_agg(g.message_type ORDER BY g.sequence),
-    array_agg(g.is_command ORDER BY g.sequence), array_agg(g.event_data::text ORDER BY g.sequence),
-    array_agg(g.metadata::text ORDER BY g.sequence), array_agg(g.stream_id ORDER BY g.sequence),
-    array_agg(g.correlation_id ORDER BY g.sequence), array_agg(g.causation_id ORDER BY g.sequence),
-    array_agg(g.sequence ORDER BY g.sequence), array_agg(NULL::bigint), array_agg(clock_timestamp())
+    ORDER BY o.sequence LIMIT p_limit FOR UPDATE) r;
+  WITH gone AS (
+    DELETE FROM wh_outbox o WHERE o.destination = p_destination AND o.message_id = ANY (v_ids)
+    RETURNING o.*),
+  sorted AS (SELECT g.* FROM gone g ORDER BY g.sequence)
+  SELECT array_agg(g.message_id), array_agg(g.message_type), array_agg(g.is_command), array_agg(g.event_data::text),
+    array_agg(g.metadata::text), array_agg(g.stream_id), array_agg(g.correlation_id), array_agg(g.causation_id),
+    array_agg(g.sequence), array_agg(NULL::bigint), array_agg(clock_timestamp())
   INTO v_ids, v_types, v_commands, v_data, v_metadata, v_streams, v_correlations, v_causations, v_sequences,
     v_prints, v_births
-  FROM gone g;
+  FROM sorted g;
   IF v_ids IS NULL THEN
     RETURN;
   END IF;

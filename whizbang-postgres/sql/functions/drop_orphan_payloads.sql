@@ -1,7 +1,7 @@
 -- Removes shared payloads that racing completions left behind. Called by perform_maintenance.
 -- Index: wh_inbox_payloads_stored.
 CREATE OR REPLACE FUNCTION drop_orphan_payloads(p_batch int)
-RETURNS bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+RETURNS bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
   WITH gone AS (
     DELETE FROM wh_inbox_payloads p USING (
       SELECT o.message_id FROM (

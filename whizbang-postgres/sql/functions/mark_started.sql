@@ -1,7 +1,7 @@
 -- Notes that a suspect is about to run alone, so that another loss counts as an attempt.
 -- False if the lease is lost. Called before a row with losses runs. Indexes: primary keys.
 CREATE OR REPLACE FUNCTION mark_started(p_message_id uuid, p_handler_name text, p_lane text, p_stream_id uuid, p_token uuid)
-RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
   IF p_stream_id IS NOT NULL THEN
     PERFORM FROM wh_inbox_streams g

@@ -7,7 +7,7 @@ RETURNS TABLE (message_id uuid, handler_name text, message_type text, event_data
                stream_id uuid, sequence bigint, correlation_id uuid, causation_id uuid, attempts int, losses int,
                received_at timestamptz)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
   UPDATE wh_inbox_streams g SET due_at = clock_timestamp() + p_lease

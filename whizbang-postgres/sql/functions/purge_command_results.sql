@@ -1,7 +1,7 @@
 -- Forgets results of commands past their retention; a repeat after that is a new execution.
 -- Called by perform_maintenance. Index: wh_command_results_created.
 CREATE OR REPLACE FUNCTION purge_command_results(p_batch int)
-RETURNS bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+RETURNS bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
   WITH gone AS (
     DELETE FROM wh_command_results r USING (
       SELECT o.scope, o.key FROM wh_command_results o

@@ -3,7 +3,7 @@
 -- not look at them again until it has come round. Index: idx_message_dedup_first_seen.
 CREATE OR REPLACE FUNCTION purge_deduplication(p_batch int)
 RETURNS bigint LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_horizon timestamptz := advance_dedup_horizon();
   v_from timestamptz := '-infinity';

@@ -4,7 +4,7 @@
 -- Indexes: wh_inbox_due, wh_inbox_streams_due.
 CREATE OR REPLACE FUNCTION release_dead_leases(p_instances uuid[], p_lease interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_rows bigint;
   v_gates bigint;

@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION renew_leases(
   p_stream_tokens uuid[], p_lease interval)
 RETURNS TABLE (message_id uuid, handler_name text, lane text, stream_id uuid)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
   UPDATE wh_inbox w SET due_at = clock_timestamp() + p_lease

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION report_failures(
   p_actions text[], p_delays interval[], p_reasons text[], p_errors text[], p_parks boolean[])
 RETURNS TABLE (message_id uuid, handler_name text, outcome text)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_held int[];

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION report_outbox_failures(
   p_message_ids uuid[], p_destination text, p_actions text[], p_delays interval[], p_errors text[])
 RETURNS TABLE (message_id uuid, outcome text)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_settled uuid[];

@@ -5,7 +5,7 @@
 -- Locks: the dead letters, then gates in (lane, stream) order. Each is requeued once, whoever calls.
 CREATE OR REPLACE FUNCTION requeue_dead_letters(p_ids bigint[])
 RETURNS TABLE (id bigint, outcome text) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_since timestamptz := clock_timestamp() - make_interval(hours => wh_setting_number('subscription_retention_hours', 24));

@@ -3,7 +3,7 @@
 -- Called by perform_maintenance. Indexes: wh_inbox_due, wh_inbox_stream.
 CREATE OR REPLACE FUNCTION retire_handlers(p_batch int)
 RETURNS bigint LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   v_since timestamptz := clock_timestamp() - make_interval(hours => wh_setting_number('subscription_retention_hours', 24));
   v_handlers text[];

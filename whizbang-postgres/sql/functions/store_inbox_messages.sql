@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION store_inbox_messages(
 RETURNS TABLE (message_id uuid, outcome text, was_newly_created boolean, handler_name text, message_type text,
                lane text, stream_id uuid, sequence bigint, leased boolean)
 LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET enable_nestloop = on SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_since timestamptz := clock_timestamp() - make_interval(hours => wh_setting_number('subscription_retention_hours', 24));
@@ -48,7 +48,7 @@ BEGIN
     FROM unnest(p_message_ids, p_message_types, p_commands, p_event_data, p_metadata, p_stream_ids,
                 p_correlation_ids, p_causation_ids, p_born_at) WITH ORDINALITY
       i(id, type, is_command, event_data, metadata, stream, correlation, causation, born_at, ord)
-    WHERE i.id = ANY (v_fresh)
+    WHERE i.id IN (SELECT unnest(v_fresh))
     ORDER BY i.id, i.ord),
   buried AS (
     INSERT INTO wh_dead_letters AS l (source, message_id, message_type, is_command, event_data, metadata,
@@ -74,7 +74,7 @@ BEGIN
     FROM unnest(p_message_ids, p_message_types, p_commands, p_event_data, p_metadata, p_stream_ids,
                 p_correlation_ids, p_causation_ids) WITH ORDINALITY
       i(id, type, is_command, event_data, metadata, stream, correlation, causation, ord)
-    WHERE i.id = ANY (v_fresh) AND (v_buried IS NULL OR i.id <> ALL (v_buried))
+    WHERE i.id IN (SELECT unnest(v_fresh)) AND i.id NOT IN (SELECT unnest(v_buried))
     ORDER BY i.id, i.ord),
   item AS MATERIALIZED (
     SELECT i.*, s.handler_name AS handler, s.lane,
@@ -99,28 +99,29 @@ BEGIN
       SELECT g.lane, g.stream_id FROM wh_inbox_streams g
       WHERE g.lane = k.lane AND g.stream_id = k.stream
       FOR KEY SHARE OF g SKIP LOCKED) g),
+  new AS MATERIALIZED (
+    SELECT s.lane, s.stream, coalesce(s.place <= s.rows, false) AND NOT EXISTS (
+      SELECT FROM wh_inbox e WHERE e.lane = s.lane AND e.stream_id = s.stream) AS mine
+    FROM stream s
+    WHERE NOT EXISTS (SELECT FROM wh_inbox_streams g WHERE g.lane = s.lane AND g.stream_id = s.stream)),
   opened AS (
     INSERT INTO wh_inbox_streams AS g (lane, stream_id, due_at, lease_token, instance_id)
     SELECT k.lane, k.stream, CASE WHEN k.mine THEN v_now + p_lease ELSE v_now END,
       CASE WHEN k.mine THEN p_lease_token END, CASE WHEN k.mine THEN p_instance_id END
-    FROM (SELECT s.lane, s.stream, coalesce(s.place <= s.rows, false) AND NOT EXISTS (
-            SELECT FROM wh_inbox e WHERE e.lane = s.lane AND e.stream_id = s.stream) AS mine
-          FROM stream s
-          WHERE NOT EXISTS (SELECT FROM wh_inbox_streams g WHERE g.lane = s.lane AND g.stream_id = s.stream)) k
-    ORDER BY k.lane, k.stream
+    FROM new k ORDER BY k.lane, k.stream
     ON CONFLICT ON CONSTRAINT wh_inbox_streams_pkey DO NOTHING
     RETURNING g.lane, g.stream_id, g.lease_token IS NOT NULL AS mine),
   answered AS MATERIALIZED (
-    SELECT h.lane, h.stream_id, false AS mine FROM held h UNION ALL SELECT o.lane, o.stream_id, o.mine FROM opened o),
+    SELECT h.lane, h.stream_id FROM held h UNION ALL SELECT o.lane, o.stream_id FROM opened o),
+  -- Memberships are asked with IN, which is hashed; a join of these lists would be quadratic.
   placed AS MATERIALIZED (
-    SELECT i.*, a.lane IS NOT NULL AS quiet,
+    SELECT i.*, (i.lane, i.stream) IN (SELECT a.lane, a.stream_id FROM answered a) AS quiet,
       CASE WHEN i.stream IS NULL
         THEN row_number() OVER (PARTITION BY i.handler, i.stream IS NULL ORDER BY i.n) <= b.rows
-        ELSE a.mine AND bool_and(b.rows IS NOT NULL) OVER before AND row_number() OVER before <= c_run
+        ELSE (i.lane, i.stream) IN (SELECT o.lane, o.stream_id FROM opened o WHERE o.mine)
+          AND bool_and(b.rows IS NOT NULL) OVER before AND row_number() OVER before <= c_run
       END AS mine
-    FROM item i
-    LEFT JOIN budget b ON b.handler = i.handler
-    LEFT JOIN answered a ON a.lane = i.lane AND a.stream_id = i.stream
+    FROM item i LEFT JOIN budget b ON b.handler = i.handler
     WINDOW before AS (PARTITION BY i.lane, i.stream ORDER BY i.n)),
   stored AS (
     INSERT INTO wh_inbox AS w (message_id, handler_name, message_type, is_command, event_data, metadata, lane,
@@ -132,14 +133,15 @@ BEGIN
       CASE WHEN i.stream IS NULL AND i.mine THEN p_instance_id END, v_now
     FROM placed i ORDER BY i.n
     ON CONFLICT ON CONSTRAINT wh_inbox_pkey DO NOTHING
-    RETURNING w.message_id, w.handler_name, w.sequence)
-  SELECT i.id, 'stored', true, i.handler, i.type, i.lane, i.stream, s.sequence, coalesce(i.mine, false)
-  FROM stored s JOIN placed i ON i.id = s.message_id AND i.handler = s.handler_name;
+    RETURNING w.message_id, w.handler_name, w.message_type, w.lane, w.stream_id, w.sequence)
+  SELECT s.message_id, 'stored', true, s.handler_name, s.message_type, s.lane, s.stream_id, s.sequence,
+    (s.message_id, s.handler_name) IN (SELECT i.id, i.handler FROM placed i WHERE i.mine)
+  FROM stored s;
 
   -- 5. Every other delivery.
   RETURN QUERY
   SELECT i.id,
-    CASE WHEN i.place = 1 AND i.id = ANY (v_buried) THEN
+    CASE WHEN i.place = 1 AND i.id IN (SELECT unnest(v_buried)) THEN
            CASE WHEN i.born_at < v_horizon THEN 'too_old' ELSE 'unhandled' END
          WHEN d.message_id IS NULL THEN 'dropped'
          WHEN d.fingerprint <> i.fingerprint THEN 'conflict'
@@ -149,6 +151,6 @@ BEGIN
         FROM unnest(p_message_ids, p_message_types, p_stream_ids, p_fingerprints, p_born_at) WITH ORDINALITY
           u(id, type, stream, fingerprint, born_at, ord)) i
   LEFT JOIN wh_message_deduplication d ON d.message_id = i.id
-  WHERE i.place > 1 OR i.id = ANY (v_buried) OR v_fresh IS NULL OR i.id <> ALL (v_fresh);
+  WHERE i.place > 1 OR i.id IN (SELECT unnest(v_buried)) OR i.id NOT IN (SELECT unnest(v_fresh));
 END $$;
 COMMENT ON FUNCTION store_inbox_messages IS 'Stores new messages, one row for each subscribed handler; duplicates add nothing';
