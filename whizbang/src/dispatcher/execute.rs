@@ -255,7 +255,7 @@ impl<S: Store> CommandCall<'_, S> {
             Err(panic) => return Err(ExecuteError::Panicked(panic_text(&*panic))),
             Ok(Err(_elapsed)) => return Err(ExecuteError::Timeout(timeout)),
             Ok(Ok(outcome)) => outcome.map_err(|failure| match failure {
-                CommandFailure::Handler(failure) => failed(failure),
+                CommandFailure::Handler(failure) => failed_in::<S>(failure),
                 CommandFailure::Store(error) => ExecuteError::Store(error),
             })?,
         };
@@ -302,6 +302,19 @@ fn failed(failure: HandlerFailure) -> ExecuteError {
         HandlerFailure::Returned(error) => ExecuteError::Handler(error),
         HandlerFailure::Key(error) => ExecuteError::Key(error),
         other => ExecuteError::Handler(Box::new(other)),
+    }
+}
+
+/// A conflict with another transaction inside the handler is repeated like one of our own.
+fn failed_in<S: Store>(failure: HandlerFailure) -> ExecuteError {
+    match failure {
+        HandlerFailure::Returned(error)
+            if S::classify(&*error) == Some(StoreErrorKind::Conflict) =>
+        {
+            let what = "another transaction was in the way";
+            ExecuteError::Store(StoreError::new(StoreErrorKind::Conflict, what, error))
+        }
+        other => failed(other),
     }
 }
 

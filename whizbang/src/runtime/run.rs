@@ -25,8 +25,12 @@ use super::{
 };
 use crate::{
     Decision, OnDead,
+    handler::Call,
     store::{Action, Lease, Report, Store, Work},
 };
+
+/// How long a row waits when the database was away while it ran.
+const AWAY_SNOOZE: Duration = Duration::from_millis(500);
 
 /// Rows of one stream, or a single row.
 pub(crate) struct Run<S: Store> {
@@ -115,7 +119,7 @@ impl<S: Store> Run<S> {
             }
         }
         let shared = Arc::clone(&self.shared);
-        self.drained().await;
+        self.written().await;
         drop(self);
         // Without a backlog nothing waits for this room, and a claim would find nothing.
         if shared.backlog.load(Ordering::Relaxed) {
@@ -125,10 +129,10 @@ impl<S: Store> Run<S> {
 
     /// Takes the next rows of the stream; `false` when there are none and it is given back.
     async fn refill(&mut self, held: &Lease) -> bool {
-        self.drained().await;
+        self.written().await;
         let shared = &self.shared;
         if shared.stop.draining() {
-            give_back(shared, held).await;
+            give_stream_back(shared, held).await;
             return false;
         }
         let handlers: Vec<_> = shared.live.keys().map(|name| (*name).to_owned()).collect();
@@ -151,14 +155,26 @@ impl<S: Store> Run<S> {
                 !self.rows.is_empty()
             }
             Err(_) => {
-                give_back(shared, held).await;
+                give_stream_back(shared, held).await;
                 false
             }
         }
     }
 
-    /// Waits until the completions of this run are written.
-    async fn drained(&mut self) {
+    /// Gives the row (and with it the stream) back without counting anything.
+    async fn give_back(&mut self, work: &Work, action: Action) {
+        self.written().await;
+        let report = Report {
+            lease: work.lease.clone(),
+            action,
+            error: None,
+        };
+        send_report(&self.shared, report).await;
+    }
+
+    /// Waits until the completions of this run are written: a report gives the stream's lease
+    /// back, and what is completed after that counts for nothing.
+    async fn written(&mut self) {
         for written in self.unwritten.drain(..) {
             // The completer answers or is gone; then the lease runs out and the rows come again.
             let _ = written.await;
@@ -168,9 +184,13 @@ impl<S: Store> Run<S> {
     async fn row(&mut self, work: &Work) -> Next {
         let shared = Arc::clone(&self.shared);
         let Some(state) = shared.live.get(work.lease.handler.as_str()) else {
-            give_back_row(&shared, work).await;
+            self.give_back(work, Action::Release).await;
             return Next::Over;
         };
+        if !matches!(state.handler.call, Call::Plain(_)) {
+            // Its commit must not overtake the completions of earlier messages of the stream.
+            self.written().await;
+        }
         let began = async {
             let all = shared.permits.acquire().await.ok()?;
             let own = state.permits.acquire().await.ok()?;
@@ -190,7 +210,7 @@ impl<S: Store> Run<S> {
             None => Gate::Shut,
         };
         if gate == Gate::Shut {
-            give_back_row(&shared, work).await;
+            self.give_back(work, Action::Release).await;
             return Next::Over;
         }
         let outcome = self.execute(state, work).await;
@@ -261,6 +281,7 @@ impl<S: Store> Run<S> {
                 Next::Row
             }
             Outcome::Failed { decision, error } => {
+                self.written().await;
                 let report = failure_report(state, work, decision, error, trial);
                 note_failure(&shared, state, &report, decision);
                 send_report(&shared, report).await;
@@ -268,18 +289,13 @@ impl<S: Store> Run<S> {
             }
             Outcome::Dead { reason, error } => {
                 state.breaker.undecided(message);
-                let report = dead(state, work, reason, error);
-                send_report(&shared, report).await;
+                self.written().await;
+                send_report(&shared, dead(state, work, reason, error)).await;
                 Next::Over
             }
             Outcome::NotNow(delay) => {
                 state.breaker.undecided(message);
-                let report = Report {
-                    lease: work.lease.clone(),
-                    action: Action::Snooze(delay),
-                    error: None,
-                };
-                send_report(&shared, report).await;
+                self.give_back(work, Action::Snooze(delay)).await;
                 Next::Over
             }
             Outcome::LeaseLost => {
@@ -291,12 +307,13 @@ impl<S: Store> Run<S> {
             Outcome::Away(error) => {
                 state.breaker.undecided(message);
                 shared.note::<()>(&Err(error));
-                give_back_row(&shared, work).await;
+                // Not at once, or a database that is half away would be asked without pause.
+                self.give_back(work, Action::Snooze(AWAY_SNOOZE)).await;
                 Next::Over
             }
             Outcome::Aborted => {
                 state.breaker.undecided(message);
-                give_back_row(&shared, work).await;
+                self.give_back(work, Action::Release).await;
                 Next::Over
             }
         }
@@ -432,16 +449,7 @@ fn pause<S: Store>(patience: &mut Patience, shared: &Shared<S>) -> Duration {
     }
 }
 
-async fn give_back_row<S: Store>(shared: &Arc<Shared<S>>, work: &Work) {
-    let report = Report {
-        lease: work.lease.clone(),
-        action: Action::Release,
-        error: None,
-    };
-    send_report(shared, report).await;
-}
-
-async fn give_back<S: Store>(shared: &Arc<Shared<S>>, held: &Lease) {
+async fn give_stream_back<S: Store>(shared: &Arc<Shared<S>>, held: &Lease) {
     let closed = shared.store.close_streams(std::slice::from_ref(held)).await;
     shared.note(&closed);
     if let Err(error) = closed {
