@@ -100,7 +100,9 @@ impl PgStore {
             .bind(commands(envelopes))
             .bind(texts(|envelope| envelope.payload.as_str().to_owned()))
             .bind(texts(|envelope| envelope.headers.to_json()))
-            .bind(column(|envelope| envelope.stream.as_ref().map(|key| key.id())))
+            .bind(column(|envelope| {
+                envelope.stream.as_ref().map(|key| key.id())
+            }))
             .bind(column(|envelope| envelope.correlation_id))
             .bind(column(|envelope| envelope.causation_id))
             .bind(fingerprints(envelopes))
@@ -166,13 +168,29 @@ impl PgStore {
         let marks = &self.inner.claimed_up_to;
         let after: Vec<Option<DateTime<Utc>>> = room
             .iter()
-            .map(|room| (!request.rescan).then(|| marks.get(&room.handler)).flatten())
+            .map(|room| {
+                (!request.rescan)
+                    .then(|| marks.get(&room.handler))
+                    .flatten()
+            })
             .collect();
         let query = self
             .query(&self.calls().claim)
-            .bind(room.iter().map(|room| room.handler.clone()).collect::<Vec<_>>())
-            .bind(room.iter().map(|room| limit(room.limit)).collect::<Vec<_>>())
-            .bind(room.iter().map(|room| room.lane.clone()).collect::<Vec<_>>())
+            .bind(
+                room.iter()
+                    .map(|room| room.handler.clone())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                room.iter()
+                    .map(|room| limit(room.limit))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                room.iter()
+                    .map(|room| room.lane.clone())
+                    .collect::<Vec<_>>(),
+            )
             .bind(limit(request.limit))
             .bind(limit(request.run))
             .bind(interval(request.lease))
@@ -272,8 +290,7 @@ impl PgStore {
             .bind(columns.streams)
             .bind(columns.tokens);
         let rows = self.rows(DOING, query).await?;
-        let held =
-            keys_where(&rows, |row| row.try_get("completed")).map_err(store_error(DOING))?;
+        let held = keys_where(&rows, |row| row.try_get("completed")).map_err(store_error(DOING))?;
         Ok(leases
             .iter()
             .map(|lease| held.contains(&key_of(lease)))

@@ -4,6 +4,7 @@
 //! Start a service with [`Whizbang::builder`]; create the tables with [`migrate`].
 
 mod calls;
+mod contract;
 mod dead_letters;
 mod error;
 mod inbox;
@@ -12,7 +13,6 @@ mod outbox;
 mod rows;
 mod service;
 mod session;
-mod contract;
 mod store;
 mod watermark;
 

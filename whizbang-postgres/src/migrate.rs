@@ -2,10 +2,7 @@
 
 use sha2::{Digest, Sha256};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
-use whizbang::{
-    StoreError, StoreErrorKind,
-    store::StoreResult,
-};
+use whizbang::{StoreError, StoreErrorKind, store::StoreResult};
 
 use crate::{
     calls::quoted,
@@ -24,7 +21,9 @@ pub const SCHEMA_VERSION: i32 = MIGRATIONS.len() as i32;
 #[non_exhaustive]
 pub enum MigrateError {
     /// A newer version of the crate has been here.
-    #[error("schema `{schema}` has version {found}, this program knows versions up to {known}; deploy a program built with a newer whizbang-postgres")]
+    #[error(
+        "schema `{schema}` has version {found}, this program knows versions up to {known}; deploy a program built with a newer whizbang-postgres"
+    )]
     Newer {
         /// The schema.
         schema: String,
@@ -34,7 +33,9 @@ pub enum MigrateError {
         known: i32,
     },
     /// The role may not do what is needed.
-    #[error("the role may not create the tables in schema `{schema}`; let a role with CREATE on the schema run the migration, or run the output of `migration_script` as one")]
+    #[error(
+        "the role may not create the tables in schema `{schema}`; let a role with CREATE on the schema run the migration, or run the output of `migration_script` as one"
+    )]
     Privilege {
         /// The schema.
         schema: String,
@@ -43,7 +44,9 @@ pub enum MigrateError {
         source: sqlx::Error,
     },
     /// A migration that was applied before has another text now.
-    #[error("migration {version} of schema `{schema}` was applied with another text; released migrations never change, so this database was migrated by a modified build")]
+    #[error(
+        "migration {version} of schema `{schema}` was applied with another text; released migrations never change, so this database was migrated by a modified build"
+    )]
     Changed {
         /// The schema.
         schema: String,
@@ -104,7 +107,10 @@ pub async fn migrate_schema(pool: &PgPool, schema: &str) -> Result<(), MigrateEr
 /// Everything that [`migrate_schema`] would run on an empty schema, to be read or run by a DBA.
 pub fn migration_script(schema: &str) -> String {
     let mut script = String::from("BEGIN;\n");
-    script.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {};\n", quoted(schema)));
+    script.push_str(&format!(
+        "CREATE SCHEMA IF NOT EXISTS {};\n",
+        quoted(schema)
+    ));
     script.push_str(&format!("{};\n\n", search_path(schema)));
     for migration in MIGRATIONS {
         script.push_str(migration.sql);
@@ -133,10 +139,7 @@ fn lock_statement(schema: &str) -> String {
     let hash = Sha256::digest(format!("whizbang migration {schema}"));
     let mut key = [0; 8];
     key.copy_from_slice(&hash[..8]);
-    format!(
-        "SELECT pg_advisory_xact_lock({})",
-        i64::from_be_bytes(key)
-    )
+    format!("SELECT pg_advisory_xact_lock({})", i64::from_be_bytes(key))
 }
 
 async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), sqlx::Error> {
@@ -147,11 +150,12 @@ async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), sqlx::Error
 
 /// A role without the right to create schemas may still use one that is there.
 async fn prepare_schema(connection: &mut PgConnection, schema: &str) -> Result<(), sqlx::Error> {
-    let there: bool = sqlx::query_scalar("SELECT exists(SELECT FROM pg_namespace WHERE nspname = $1)")
-        .persistent(false)
-        .bind(schema)
-        .fetch_one(&mut *connection)
-        .await?;
+    let there: bool =
+        sqlx::query_scalar("SELECT exists(SELECT FROM pg_namespace WHERE nspname = $1)")
+            .persistent(false)
+            .bind(schema)
+            .fetch_one(&mut *connection)
+            .await?;
     if !there {
         run(connection, &format!("CREATE SCHEMA {}", quoted(schema))).await?;
     }
@@ -228,11 +232,16 @@ fn record_statement(migration: &Script) -> String {
 
 fn checksum_statement() -> String {
     let checksum = functions_checksum();
-    format!("INSERT INTO wh_settings (setting_key, setting_value, value_type, description) VALUES ('functions_checksum', '{checksum}', 'string', 'Text of the functions that are installed') ON CONFLICT (setting_key) DO UPDATE SET setting_value = EXCLUDED.setting_value")
+    format!(
+        "INSERT INTO wh_settings (setting_key, setting_value, value_type, description) VALUES ('functions_checksum', '{checksum}', 'string', 'Text of the functions that are installed') ON CONFLICT (setting_key) DO UPDATE SET setting_value = EXCLUDED.setting_value"
+    )
 }
 
 fn checksum(sql: &str) -> String {
-    Sha256::digest(sql).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(sql)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn functions_checksum() -> String {
@@ -242,7 +251,8 @@ fn functions_checksum() -> String {
 
 fn explain(schema: &str, source: sqlx::Error) -> MigrateError {
     let schema = schema.to_owned();
-    let denied = matches!(&source, sqlx::Error::Database(error) if error.code().as_deref() == Some("42501"));
+    let denied =
+        matches!(&source, sqlx::Error::Database(error) if error.code().as_deref() == Some("42501"));
     if denied {
         MigrateError::Privilege { schema, source }
     } else {
@@ -254,7 +264,8 @@ fn explain(schema: &str, source: sqlx::Error) -> MigrateError {
 pub(crate) async fn check_version(store: &PgStore) -> StoreResult<()> {
     let schema = store.schema_name();
     let query = store.query(&store.calls().schema_version);
-    let found: Result<Option<i32>, StoreError> = store.value("read the schema version", query).await;
+    let found: Result<Option<i32>, StoreError> =
+        store.value("read the schema version", query).await;
     let found = match found {
         Err(error) if error.kind == StoreErrorKind::Setup => {
             return Err(StoreError {
@@ -270,9 +281,13 @@ pub(crate) async fn check_version(store: &PgStore) -> StoreResult<()> {
         return Ok(());
     }
     let what = if found < SCHEMA_VERSION {
-        format!("schema `{schema}` has version {found}, this program needs {SCHEMA_VERSION}; run `whizbang_postgres::migrate(&pool)`")
+        format!(
+            "schema `{schema}` has version {found}, this program needs {SCHEMA_VERSION}; run `whizbang_postgres::migrate(&pool)`"
+        )
     } else {
-        format!("schema `{schema}` has version {found}, this program knows versions up to {SCHEMA_VERSION}; deploy a program built with a newer whizbang-postgres")
+        format!(
+            "schema `{schema}` has version {found}, this program knows versions up to {SCHEMA_VERSION}; deploy a program built with a newer whizbang-postgres"
+        )
     };
     Err(StoreError::message(StoreErrorKind::Setup, what))
 }

@@ -49,11 +49,18 @@ impl PgStore {
             .bind(commands)
             .bind(texts(|draft| draft.envelope.payload.as_str().to_owned()))
             .bind(texts(|draft| draft.envelope.headers.to_json()))
-            .bind(ids(|draft| draft.envelope.stream.as_ref().map(|key| key.id())))
+            .bind(ids(|draft| {
+                draft.envelope.stream.as_ref().map(|key| key.id())
+            }))
             .bind(ids(|draft| draft.envelope.correlation_id))
             .bind(ids(|draft| draft.envelope.causation_id))
             .bind(times)
-            .bind(delays.into_iter().map(|delay| delay.map(interval)).collect::<Vec<_>>());
+            .bind(
+                delays
+                    .into_iter()
+                    .map(|delay| delay.map(interval))
+                    .collect::<Vec<_>>(),
+            );
         let rows = query
             .fetch_all(connection)
             .await
@@ -112,7 +119,11 @@ impl PgStore {
 
     /// The sequence to start from: the low watermark, and now and then the very start.
     fn deliver_from(&self, destination: &str) -> i64 {
-        let mut swept = self.inner.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut swept = self
+            .inner
+            .swept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if swept.is_none_or(|at| at.elapsed() >= SWEEP) {
             *swept = Some(Instant::now());
             return 0;

@@ -36,7 +36,10 @@ struct Lines {
 impl Lines {
     fn new(subscriptions: &[Subscription]) -> Self {
         Self {
-            handlers: subscriptions.iter().map(|line| line.handler.clone()).collect(),
+            handlers: subscriptions
+                .iter()
+                .map(|line| line.handler.clone())
+                .collect(),
             types: subscriptions
                 .iter()
                 .map(|line| line.message_type.clone())
@@ -79,7 +82,9 @@ impl PgStore {
     /// Looks at the session's defaults: what does not suit us is set in every transaction.
     async fn check_session(&self) -> StoreResult<()> {
         const DOING: &str = "read the session's settings";
-        let query = sqlx::query("SELECT current_setting('default_transaction_isolation'), current_setting('synchronous_commit'), current_setting('default_transaction_read_only'), pg_is_in_recovery()");
+        let query = sqlx::query(
+            "SELECT current_setting('default_transaction_isolation'), current_setting('synchronous_commit'), current_setting('default_transaction_read_only'), pg_is_in_recovery()",
+        );
         let rows = self.rows(DOING, query).await?;
         let row = rows
             .first()

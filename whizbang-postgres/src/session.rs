@@ -232,6 +232,8 @@ impl PgStore {
 pub(crate) fn unexpected(doing: &str, answer: &str) -> StoreError {
     StoreError::message(
         StoreErrorKind::Setup,
-        format!("failed to {doing}: the database answered `{answer}`; its functions are of another version, run `whizbang_postgres::migrate`"),
+        format!(
+            "failed to {doing}: the database answered `{answer}`; its functions are of another version, run `whizbang_postgres::migrate`"
+        ),
     )
 }

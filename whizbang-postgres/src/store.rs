@@ -23,7 +23,8 @@ use crate::{calls::Calls, error::store_error, watermark::Watermarks};
 pub(crate) const DEFAULT_SCHEMA: &str = "public";
 
 /// How a transaction of ours begins when a statement cannot be left to the session's defaults.
-pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit TO on";
+pub(crate) const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit TO on";
 
 /// Connections for heartbeats and renewals, apart from the pool so that busy handlers do not make
 /// an instance look dead.
@@ -191,10 +192,7 @@ impl PgStore {
         row.try_get(0).map_err(store_error(doing))
     }
 
-    pub(crate) fn query(
-        &self,
-        call: &crate::calls::Call,
-    ) -> Query<'static, Postgres, PgArguments> {
+    pub(crate) fn query(&self, call: &crate::calls::Call) -> Query<'static, Postgres, PgArguments> {
         sqlx::query(call.sql())
     }
 }
