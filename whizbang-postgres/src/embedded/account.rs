@@ -66,7 +66,7 @@ impl Account {
                 } else {
                     0
                 };
-                meta.mode() >> shift & 1 == 1 || (self.uid == 0)
+                meta.mode() >> shift & 1 == 1
             })
         })
     }

@@ -9,7 +9,7 @@ use std::{
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-use super::{EmbeddedError, account::Account, error::Doing};
+use super::{EmbeddedError, account::Account, error::Doing, folder::Folder};
 
 /// A socket's path may have 107 bytes on Linux, 103 on macOS; its lock file is longer by five.
 const LONGEST_SOCKET: usize = 103;
@@ -78,13 +78,30 @@ fn private_folder(folder: &Path) -> io::Result<()> {
     tempfile::tempfile_in(folder).map(drop)
 }
 
-/// How the names of our server folders begin, for this user.
+/// How the names of this user's server folders begin.
 pub(super) fn prefix() -> String {
     format!("whizbang-pg-{}-", geteuid().as_raw())
 }
 
+/// How the name of a folder begins for the instant in which it is made and not locked yet.
+pub(super) fn unlocked_prefix() -> String {
+    format!("whizbang-new-{}-", geteuid().as_raw())
+}
+
+/// How the name of a socket folder begins; the server's folder names it.
+pub(super) fn socket_prefix() -> String {
+    format!("whizbang-so-{}-", geteuid().as_raw())
+}
+
 /// Every folder that servers may have been put in.
 pub(super) fn bases() -> Vec<PathBuf> {
+    if let Some(folder) = env::var_os("WHIZBANG_DATA_DIR") {
+        return vec![folder.into()];
+    }
+    public_folders()
+}
+
+fn public_folders() -> Vec<PathBuf> {
     let mut bases = vec![PathBuf::from("/dev/shm"), env::temp_dir()];
     for usual in ["/tmp", "/var/tmp"] {
         if !bases.iter().any(|base| base == Path::new(usual)) {
@@ -95,9 +112,11 @@ pub(super) fn bases() -> Vec<PathBuf> {
 }
 
 /// A new folder for a server: in memory where there is room, on disk for a durable one.
-pub(super) fn server_folder(account: &Account, durable: bool) -> Result<TempDir, EmbeddedError> {
+pub(super) fn server_folder(account: &Account, durable: bool) -> Result<Folder, EmbeddedError> {
     let mut bases = bases();
-    if durable {
+    if env::var_os("WHIZBANG_DATA_DIR").is_some() {
+        // The user knows better.
+    } else if durable {
         bases.retain(|base| !in_memory(base));
         if let Ok(cache) = cache() {
             bases.push(cache);
@@ -105,18 +124,23 @@ pub(super) fn server_folder(account: &Account, durable: bool) -> Result<TempDir,
     } else {
         bases.retain(|base| base != Path::new("/dev/shm") || room(base) >= ROOM);
     }
-    first_usable(&bases, account, |_| true).doing("make a folder for the server's data")
+    first_usable(&bases, account, Folder::create).doing("make a folder for the server's data")
 }
 
 /// A new folder for a socket, when the path of the server's own folder is too long for one.
 pub(super) fn socket_folder(account: &Account) -> Result<TempDir, EmbeddedError> {
-    let mut bases = bases();
+    let mut bases = public_folders();
     if let Some(folder) = env::var_os("XDG_RUNTIME_DIR") {
         bases.push(folder.into());
     }
-    let room_for_name = prefix().len() + "/XXXXXX".len();
+    let prefix = socket_prefix();
+    let name = prefix.len() + "/XXXXXX".len();
+    bases.retain(|base| base.as_os_str().len() + name + SOCKET_NAME <= LONGEST_SOCKET);
     first_usable(&bases, account, |base| {
-        base.as_os_str().len() + room_for_name + SOCKET_NAME <= LONGEST_SOCKET
+        tempfile::Builder::new()
+            .prefix(&prefix)
+            .permissions(closed())
+            .tempdir_in(base)
     })
     .doing("find a folder with a path short enough for a socket")
 }
@@ -126,18 +150,21 @@ pub(super) fn fits_socket(folder: &Path) -> bool {
     folder.as_os_str().len() + SOCKET_NAME <= LONGEST_SOCKET
 }
 
-fn first_usable(
+/// The permissions of a folder that only its owner gets into, whatever the umask.
+pub(super) fn closed() -> fs::Permissions {
+    fs::Permissions::from_mode(0o700)
+}
+
+/// Makes something in the first folder that allows it and that `account` can get to.
+fn first_usable<T>(
     bases: &[PathBuf],
     account: &Account,
-    allowed: impl Fn(&Path) -> bool,
-) -> io::Result<TempDir> {
+    make: impl Fn(&Path) -> io::Result<T>,
+) -> io::Result<T> {
     let mut problem = io::Error::new(io::ErrorKind::NotFound, "no folder qualifies");
-    for base in bases {
-        if !allowed(base) || !account.reaches(base) {
-            continue;
-        }
-        match tempfile::Builder::new().prefix(&prefix()).tempdir_in(base) {
-            Ok(folder) => return Ok(folder),
+    for base in bases.iter().filter(|base| account.reaches(base)) {
+        match make(base) {
+            Ok(made) => return Ok(made),
             Err(error) => problem = error,
         }
     }

@@ -43,6 +43,7 @@
 //! | `WHIZBANG_POSTGRES_BIN` | the folder with `postgres` and `initdb`, instead of the newest found |
 //! | `WHIZBANG_OFFLINE` | `1` forbids fetching PostgreSQL when the machine has none |
 //! | `WHIZBANG_CACHE_DIR` | where templates and fetched programs are kept |
+//! | `WHIZBANG_DATA_DIR` | where servers put their data, instead of memory or the temporary folder |
 
 #[cfg(not(unix))]
 compile_error!("the feature `embedded` of whizbang-postgres needs a Unix system");
@@ -50,6 +51,7 @@ compile_error!("the feature `embedded` of whizbang-postgres needs a Unix system"
 mod account;
 mod error;
 mod fetch;
+mod folder;
 mod installation;
 mod janitor;
 mod locations;

@@ -17,13 +17,13 @@ use super::{EmbeddedError, error::Doing};
 /// Processes end at once when killed, unless the kernel is busy for them.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Kills every process that stands in a data folder, and waits until there is none.
+/// Kills every process that stands in a folder or below, and waits until there is none.
 ///
 /// PostgreSQL's processes all stand in their data folder, and no others do.
-pub(super) fn end(data: &Path) -> Result<(), EmbeddedError> {
+pub(super) fn end(folder: &Path) -> Result<(), EmbeddedError> {
     let deadline = Instant::now() + GONE_WITHIN;
     loop {
-        let found = standing_in(data);
+        let found = standing_in(folder);
         if found.is_empty() || Instant::now() > deadline {
             return Ok(());
         }
@@ -44,7 +44,7 @@ pub(super) fn signal(pid: Pid, signal: Signal) -> Result<(), EmbeddedError> {
 }
 
 /// On systems without `/proc` this finds none, and the processes end when they next look around.
-fn standing_in(data: &Path) -> Vec<Pid> {
+fn standing_in(folder: &Path) -> Vec<Pid> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -52,8 +52,11 @@ fn standing_in(data: &Path) -> Vec<Pid> {
         .flatten()
         .filter_map(|process| {
             let pid = process.file_name().to_str()?.parse().ok()?;
-            let folder = std::fs::read_link(process.path().join("cwd")).ok()?;
-            (folder == data).then(|| Pid::from_raw(pid)).flatten()
+            let stands = std::fs::read_link(process.path().join("cwd")).ok()?;
+            stands
+                .starts_with(folder)
+                .then(|| Pid::from_raw(pid))
+                .flatten()
         })
         .collect()
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::Write,
+    path::Path,
     process::{Child, ChildStdin, Stdio},
     thread,
     time::{Duration, Instant},
@@ -147,6 +148,11 @@ impl Server {
             .await
             .doing(&doing)?;
         connection.close().await.doing(&doing)
+    }
+
+    /// The folder of the server, with its data and its `log`.
+    pub fn folder(&self) -> &Path {
+        &self.home.folder
     }
 
     /// The process id of PostgreSQL while it runs.

@@ -13,6 +13,7 @@ use super::{
     EmbeddedError,
     account::Account,
     error::{Doing, tail},
+    folder::Folder,
     installation::Installation,
     locations, settings, template, tree,
 };
@@ -23,6 +24,9 @@ const SCRIPT: &str = include_str!("supervisor.sh");
 
 /// How long PostgreSQL may take to be ready, which includes the recovery after a crash.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// The file that names the folder of the socket, for whoever has to clear up.
+pub(super) const SOCKETS: &str = "sockets";
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -35,11 +39,10 @@ pub(super) struct Plan {
 
 /// A folder with all that the supervisor needs, removed again unless the supervisor starts.
 pub(super) struct Prepared {
-    folder: TempDir,
+    folder: Folder,
     sockets: Option<TempDir>,
     account: Account,
     installation: Installation,
-    lock: File,
 }
 
 /// The folders of a server that runs.
@@ -56,8 +59,6 @@ impl Prepared {
         account: Account,
     ) -> Result<Self, EmbeddedError> {
         let folder = locations::server_folder(&account, plan.durable)?;
-        let lock = File::create(folder.path().join("lock")).doing("make the server's lock")?;
-        lock.lock().doing("lock the server's folder")?;
         let sockets = match locations::fits_socket(folder.path()) {
             true => None,
             false => Some(locations::socket_folder(&account)?),
@@ -67,7 +68,6 @@ impl Prepared {
             sockets,
             account,
             installation,
-            lock,
         };
         prepared.fill(plan)?;
         Ok(prepared)
@@ -92,7 +92,8 @@ impl Prepared {
         let lines = settings::lines(plan.durable, &sockets, &plan.settings)?;
         append(&data.join("postgresql.conf"), &lines).doing("write postgresql.conf")?;
         fs::write(data.join("pg_hba.conf"), settings::ACCESS).doing("write pg_hba.conf")?;
-        for (name, text) in [("supervisor.sh", SCRIPT), ("log", "")] {
+        let notes = [("supervisor.sh", SCRIPT), ("log", ""), (SOCKETS, &sockets)];
+        for (name, text) in notes {
             let file = self.folder().join(name);
             fs::write(&file, text)
                 .and_then(|()| tree::give(&file, owner))
@@ -114,18 +115,18 @@ impl Prepared {
             .append(true)
             .open(home.log())
             .doing("open the server's log")?;
+        // The lock goes along as the supervisor's standard output, which it does not use.
+        let lock = self.folder.lock().doing("pass on the server's lock")?;
         let mut command = Command::new("/bin/sh");
         command
             .arg(home.folder.join("supervisor.sh"))
-            .args([
-                &home.folder,
-                &self.installation.program("postgres"),
-                &home.sockets,
-            ])
+            .arg(&home.folder)
+            .arg(self.installation.program("postgres"))
+            .arg(&home.sockets)
             .arg(grace.to_string())
             .current_dir(&home.folder)
             .stdin(users)
-            .stdout(self.lock)
+            .stdout(lock)
             .stderr(log)
             // The terminal's signals go to process groups; the supervisor outlives its users.
             .process_group(0);
@@ -134,7 +135,8 @@ impl Prepared {
             .apply(&mut command)
             .spawn()
             .doing("start /bin/sh as the server's supervisor")?;
-        let _ours_no_more = (self.folder.keep(), self.sockets.map(TempDir::keep));
+        self.folder.hand_over();
+        let _not_ours = self.sockets.map(TempDir::keep);
         Ok((home, child))
     }
 }

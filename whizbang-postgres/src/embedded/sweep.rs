@@ -8,72 +8,89 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use rustix::fs::OFlags;
+use rustix::{fs::OFlags, process::geteuid};
 
-use super::{account::Account, locations, orphans};
+use super::{account::Account, folder::LOCK, locations, orphans, supervisor::SOCKETS};
 
-/// A folder this young may belong to a server that is just being prepared.
-const YOUNG: Duration = Duration::from_secs(60);
+/// A folder is made and locked in an instant, unless its process ended in that instant.
+const MADE_WITHIN: Duration = Duration::from_secs(60 * 60);
 
 /// Ends and removes this user's servers that nobody looks after.
 ///
-/// Nothing depends on it, so a folder that cannot be removed is only reported.
+/// No server depends on it, so what cannot be removed is only reported.
 pub(super) fn sweep(account: &Account) {
-    let prefix = locations::prefix();
     for base in locations::bases() {
         let Ok(entries) = fs::read_dir(base) else {
             continue;
         };
         for entry in entries.flatten() {
-            if !entry.file_name().to_string_lossy().starts_with(&prefix) {
-                continue;
-            }
             let folder = entry.path();
-            match sweep_folder(&folder, account) {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let swept = if name.starts_with(&locations::prefix()) {
+                sweep_server(&folder, account)
+            } else if name.starts_with(&locations::unlocked_prefix()) {
+                sweep_unlocked(&folder, account)
+            } else {
+                continue;
+            };
+            match swept {
                 Ok(false) => {}
                 Ok(true) => tracing::info!(folder = %folder.display(), "removed an old server"),
+                // Another process that starts a server now sweeps as well.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    tracing::warn!(folder = %folder.display(), %error, "could not remove an old server");
+                    tracing::warn!(folder = %folder.display(), %error, "an old server stays");
                 }
             }
         }
     }
 }
 
-fn sweep_folder(folder: &Path, account: &Account) -> io::Result<bool> {
-    let meta = fs::symlink_metadata(folder)?;
-    let ours = [account.uid, rustix::process::geteuid().as_raw()].contains(&meta.uid());
-    let age = SystemTime::now().duration_since(meta.modified()?);
-    if !meta.is_dir() || !ours || age.is_ok_and(|age| age < YOUNG) {
+/// Removes a server whose lock nobody holds.
+fn sweep_server(folder: &Path, account: &Account) -> io::Result<bool> {
+    if !is_ours(&fs::symlink_metadata(folder)?, account) {
         return Ok(false);
     }
     let lock = File::options()
         .write(true)
         .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-        .open(folder.join("lock"));
-    let lock = match lock {
-        Ok(lock) => lock,
-        // A folder for sockets or for `initdb`, which has no lock, is old when a day old.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return remove_when_old(folder, &meta);
-        }
-        Err(error) => return Err(error),
-    };
+        .open(folder.join(LOCK))?;
     if lock.try_lock().is_err() {
         return Ok(false);
     }
-    orphans::end(&folder.join("data")).map_err(io::Error::other)?;
+    orphans::end(folder).map_err(io::Error::other)?;
+    if let Ok(sockets) = fs::read_to_string(folder.join(SOCKETS)) {
+        remove_sockets(Path::new(&sockets), account)?;
+    }
     fs::remove_dir_all(folder)?;
     Ok(true)
 }
 
-fn remove_when_old(folder: &Path, meta: &fs::Metadata) -> io::Result<bool> {
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-    let old = SystemTime::now()
-        .duration_since(meta.modified()?)
-        .is_ok_and(|age| age > DAY);
-    if old {
-        fs::remove_dir_all(folder)?;
+/// A socket folder of its own holds nothing but the socket and its lock file.
+fn remove_sockets(folder: &Path, account: &Account) -> io::Result<()> {
+    let own = folder.file_name().is_some_and(|name| {
+        let prefix = locations::socket_prefix();
+        name.to_string_lossy().starts_with(&prefix)
+    });
+    match fs::symlink_metadata(folder) {
+        Ok(meta) if own && is_ours(&meta, account) => fs::remove_dir_all(folder),
+        _ => Ok(()),
     }
-    Ok(old)
+}
+
+/// Removes a folder whose process ended between making and locking it.
+fn sweep_unlocked(folder: &Path, account: &Account) -> io::Result<bool> {
+    let meta = fs::symlink_metadata(folder)?;
+    let age = SystemTime::now().duration_since(meta.modified()?);
+    if !is_ours(&meta, account) || age.is_ok_and(|age| age < MADE_WITHIN) {
+        return Ok(false);
+    }
+    fs::remove_dir_all(folder)?;
+    Ok(true)
+}
+
+/// Anybody may make a folder of such a name in a public place, so its owner is asked.
+fn is_ours(meta: &fs::Metadata, account: &Account) -> bool {
+    meta.is_dir() && [account.uid, geteuid().as_raw()].contains(&meta.uid())
 }

@@ -105,6 +105,7 @@ impl Place {
         run_initdb(&fresh, workshop.path(), installation, account)?;
         let partial = tempfile::Builder::new()
             .prefix(&format!("{}.partial-", self.name))
+            .permissions(locations::closed())
             .tempdir_in(&self.parent)
             .doing("make a folder for the template")?;
         let tally = tree::copy(&fresh, &partial.path().join("data"), None)

@@ -161,8 +161,14 @@ impl TestDatabase {
     ) -> Result<(), sqlx::Error> {
         let (old, new) = (quoted(&self.name), quoted(template));
         let rename = format!("ALTER DATABASE {old} RENAME TO {new}");
-        sqlx::raw_sql(AssertSqlSafe(rename)).execute(admin).await?;
+        sqlx::raw_sql(AssertSqlSafe(rename))
+            .execute(&mut *admin)
+            .await?;
         self.closed = true;
+        // The janitor drops templates by this date, or a server of one's own would collect them.
+        let today = chrono::Utc::now().date_naive();
+        let comment = format!("COMMENT ON DATABASE {new} IS 'whizbang template of {today}'");
+        sqlx::raw_sql(AssertSqlSafe(comment)).execute(admin).await?;
         Ok(())
     }
 

@@ -1,7 +1,5 @@
 //! Test databases on the shared server.
 
-#![cfg(feature = "embedded")]
-
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -10,7 +8,7 @@ use std::{
 use sqlx::Connection;
 use whizbang_postgres::embedded::{TestDatabase, shared, test_database};
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+use crate::support::Outcome;
 
 async fn exists(name: &str) -> Result<bool, Box<dyn std::error::Error>> {
     let server = shared()?;
