@@ -95,7 +95,7 @@ pub struct StreamKey {
 }
 
 /// Namespace of the hashed stream keys; changing it would change the order of existing streams.
-const STREAM_NAMESPACE: Uuid = Uuid::from_u128(0x6f0d_56a1_3c1b_4a5e_9b61_77686c7a626e);
+const STREAM_NAMESPACE: Uuid = Uuid::from_u128(0x6f0d_56a1_3c1b_4a5e_9b61_7768_6c7a_626e);
 
 impl StreamKey {
     /// The id that the database orders by.

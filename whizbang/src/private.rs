@@ -56,12 +56,8 @@ pub trait HandlerMessage: Sized {
     fn take(inputs: Inputs<'_>) -> Result<Self, HandlerFailure>;
 
     /// The handler of this message.
-    fn define(
-        site: Site,
-        options: HandlerOptions,
-        call: ErasedCall,
-        needs: &[Needs],
-    ) -> Definition;
+    fn define(site: Site, options: HandlerOptions, call: ErasedCall, needs: &[Needs])
+    -> Definition;
 
     /// The handler of this command.
     fn define_command(

@@ -108,7 +108,7 @@ impl fmt::Debug for Delivery {
 #[derive(Debug, Clone)]
 pub enum Content {
     /// Bytes with the facts the transport could read from the broker's own headers.
-    Message(RawMessage),
+    Message(Box<RawMessage>),
     /// Bytes without a usable id or type.
     Poison {
         /// The bytes as they came.

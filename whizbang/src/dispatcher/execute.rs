@@ -24,7 +24,9 @@ use crate::{
 };
 
 /// Executions under way in this process, so that repeats wait here and not on connections.
-pub(super) type Executions = Mutex<HashMap<(String, String), Arc<tokio::sync::Mutex<()>>>>;
+pub(super) type Executions = Mutex<Turns>;
+/// One lock for each scope and key at work.
+type Turns = HashMap<(String, String), Arc<tokio::sync::Mutex<()>>>;
 
 /// Conflicts with other transactions that are retried at once, before they become an error.
 const CONFLICT_RETRIES: u32 = 5;
@@ -430,9 +432,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-fn lock(
-    executions: &Executions,
-) -> std::sync::MutexGuard<'_, HashMap<(String, String), Arc<tokio::sync::Mutex<()>>>> {
+fn lock(executions: &Executions) -> std::sync::MutexGuard<'_, Turns> {
     // Nothing that can panic runs under the lock.
     executions.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -90,7 +90,7 @@ fn sort<S: Store>(shared: &Shared<S>, deliveries: Vec<Delivery>) -> Sorted {
                     sorted.own.push(ack);
                     continue;
                 }
-                match read(message, shared.config.message_limit) {
+                match read(*message, shared.config.message_limit) {
                     Ok(envelope) => sorted.good.push((envelope, ack)),
                     Err(poison) => sorted.bad.push((*poison, ack)),
                 }

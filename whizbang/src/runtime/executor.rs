@@ -282,7 +282,9 @@ impl<S: Store> Execution<'_, S> {
             Ok(Err(failure)) => Answer::Miss(missed::<S>(&failure)),
             Err(outcome) => {
                 drop(lazy);
-                slot.map(S::discard);
+                if let Some(session) = slot {
+                    S::discard(session);
+                }
                 return Err(Miss::Outcome(outcome));
             }
         };

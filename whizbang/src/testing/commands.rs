@@ -22,21 +22,17 @@ pub(super) fn begin(
 ) -> Turn<StoreResult<CommandState>> {
     let (scope, key) = (run.scope.clone(), run.key.as_str().to_owned());
     let unit = Unit::Command(scope.clone(), key.clone());
-    if let Asked::Held(_) = tables.locks.take(unit, open.tx) {
-        return Turn::Done(Ok(CommandState::Busy));
-    }
-    if let Some(known) = find(tables, open, run) {
-        let seen = open.snapshot.unwrap_or(tables.commits);
-        let state = if open.isolation != Isolation::ReadCommitted && known.commit > seen {
-            CommandState::Isolated
-        } else if known.fingerprint == run.fingerprint {
-            CommandState::Done(known.result)
-        } else {
-            CommandState::Reused {
-                stored: known.fingerprint,
-            }
-        };
-        return Turn::Done(Ok(state));
+    let busy = tables.locks.take(unit, open.tx) != Asked::Granted;
+    let seen = open.snapshot.unwrap_or(tables.commits);
+    let invisible =
+        |known: &CommandResult| open.isolation != Isolation::ReadCommitted && known.commit > seen;
+    match find(tables, open, run) {
+        Some(known) if invisible(&known) && !busy => {
+            return Turn::Done(Ok(CommandState::Isolated));
+        }
+        Some(known) if !invisible(&known) => return Turn::Done(Ok(executed(known, run))),
+        _ if busy => return Turn::Done(Ok(CommandState::Busy)),
+        _ => {}
     }
     let result = CommandResult {
         fingerprint: run.fingerprint.to_vec(),
@@ -50,6 +46,16 @@ pub(super) fn begin(
         result: Box::new(result),
     });
     Turn::Done(Ok(CommandState::Fresh))
+}
+
+fn executed(known: CommandResult, run: &CommandRun) -> CommandState {
+    if known.fingerprint == run.fingerprint {
+        CommandState::Done(known.result)
+    } else {
+        CommandState::Reused {
+            stored: known.fingerprint,
+        }
+    }
 }
 
 /// Writes the reply beside the key.

@@ -57,8 +57,8 @@ impl Store for MemoryStore {
     }
 
     async fn deregister(&self, instance: Uuid) -> StoreResult<()> {
-        self.simple(Operation::Deregister, |tables, now| {
-            service::deregister(tables, instance, now);
+        self.simple(Operation::Deregister, |tables, _| {
+            service::deregister(tables, instance);
         })
         .await
     }
@@ -81,6 +81,7 @@ impl Store for MemoryStore {
             .iter()
             .map(|envelope| Arrival {
                 born_at: envelope.born_at(),
+                fingerprint: Some(envelope.payload.short_fingerprint()),
                 envelope: envelope.clone(),
             })
             .collect();

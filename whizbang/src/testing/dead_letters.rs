@@ -72,25 +72,28 @@ pub(super) fn requeue(tables: &mut Tables, ids: &[i64], now: Time) -> Vec<Requeu
     ids.sort_unstable();
     ids.dedup();
     ids.into_iter()
-        .filter_map(|id| {
-            let dead = tables.dead.remove(&id)?;
-            let outcome = match bring_back(tables, &dead, now) {
-                Ok(()) => "requeued",
-                Err(why) => {
-                    tables.dead.insert(id, dead);
-                    why
-                }
+        .map(|id| {
+            let outcome = match tables.dead.remove(&id) {
+                None => "gone",
+                Some(dead) => match bring_back(tables, &dead, now) {
+                    Ok(()) => "requeued",
+                    Err(why) => {
+                        tables.dead.insert(id, dead);
+                        why
+                    }
+                },
             };
-            Some(Requeued {
+            Requeued {
                 id,
                 outcome: outcome.to_owned(),
-            })
+            }
         })
         .collect()
 }
 
 fn bring_back(tables: &mut Tables, dead: &Dead, now: Time) -> Result<(), &'static str> {
     match &dead.source {
+        Source::Row(row) if !tables.has_handler(&row.handler) => return Err("unhandled"),
         Source::Row(row) if dead.parked => {
             let row = fresh(row, row.sequence, now);
             if let Some(gate) = gate_of(tables, &row) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::{locks::Unit, memory::MemoryStore};
@@ -41,6 +42,11 @@ impl Effects {
 }
 
 impl MemoryStore {
+    /// The database's clock.
+    pub fn now(&self) -> DateTime<Utc> {
+        self.database.clock.now()
+    }
+
     /// How much of everything there is.
     pub fn load(&self) -> Load {
         let tables = self.database.lock();

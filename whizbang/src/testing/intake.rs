@@ -20,6 +20,7 @@ use crate::{
 pub(super) struct Arrival {
     pub(super) envelope: Envelope,
     pub(super) born_at: Option<Time>,
+    pub(super) fingerprint: Option<i64>,
 }
 
 /// What is known of a message id before its row is written.
@@ -59,7 +60,7 @@ fn sift(
         report.dropped += 1;
         return Vec::new();
     }
-    match recognise(tables, envelope, now) {
+    match recognise(tables, arrival, now) {
         Verdict::Fresh => {}
         Verdict::Duplicate => {
             report.duplicates += 1;
@@ -88,18 +89,22 @@ fn sift(
     rows_for(tables, envelope, &listeners, now)
 }
 
-fn recognise(tables: &mut Tables, envelope: &Envelope, now: Time) -> Verdict {
-    let fingerprint = envelope.payload.short_fingerprint();
-    match tables.known.get(&envelope.id) {
+fn recognise(tables: &mut Tables, arrival: &Arrival, now: Time) -> Verdict {
+    let differs = |known: &Known| match (known.fingerprint, arrival.fingerprint) {
+        (Some(known), Some(new)) => known != new,
+        _ => false,
+    };
+    let id = arrival.envelope.id;
+    match tables.known.get(&id) {
         _ if tables.has(Flaw::ForgetsMessageIds) => Verdict::Fresh,
-        Some(known) if known.fingerprint == fingerprint => Verdict::Duplicate,
-        Some(_) => Verdict::Conflict,
+        Some(known) if differs(known) => Verdict::Conflict,
+        Some(_) => Verdict::Duplicate,
         None => {
             let known = Known {
                 first_seen: now,
-                fingerprint,
+                fingerprint: arrival.fingerprint,
             };
-            tables.known.insert(envelope.id, known);
+            tables.known.insert(id, known);
             Verdict::Fresh
         }
     }

@@ -56,7 +56,10 @@ fn count(tables: &mut Tables, report: &Report, now: Time) {
         let Some(mut row) = tables.remove_row(lease.message_id, &lease.handler) else {
             return;
         };
-        row.attempts = row.attempts.saturating_add(1);
+        // A crash was counted when its lease was taken over.
+        if *reason != "crashed" {
+            row.attempts = row.attempts.saturating_add(1);
+        }
         tables.bury(Dead {
             attempts: row.attempts,
             reason: (*reason).to_owned(),

@@ -122,6 +122,7 @@ pub(super) fn deliver_locally(
         arrivals.push(Arrival {
             envelope: entry.envelope.clone(),
             born_at: Some(now),
+            fingerprint: None,
         });
         if !(keep && sequence % 2 == 0) {
             tables.outbox.remove(sequence);

@@ -99,10 +99,7 @@ pub(super) fn heartbeat(
 }
 
 /// Takes the instance off the list.
-pub(super) fn deregister(tables: &mut Tables, instance: Uuid, now: Time) {
+pub(super) fn deregister(tables: &mut Tables, instance: Uuid) {
     tables.relays.retain(|_, relay| relay.instance != instance);
-    let (_, left) = reap(tables, instance, now);
-    if !left {
-        tables.instances.remove(&instance);
-    }
+    tables.instances.remove(&instance);
 }

@@ -103,7 +103,8 @@ pub(super) struct RelayLease {
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     pub(super) first_seen: Time,
-    pub(super) fingerprint: i64,
+    /// `None`: it came from the own outbox, where ids are the sender's own.
+    pub(super) fingerprint: Option<i64>,
 }
 
 /// A row of `wh_command_results`.
@@ -188,6 +189,13 @@ impl Tables {
     pub(super) fn bury(&mut self, dead: Dead) {
         self.next_dead += 1;
         self.dead.insert(self.next_dead, dead);
+    }
+
+    /// Whether the service has, or had until lately, a handler of this name.
+    pub(super) fn has_handler(&self, handler: &str) -> bool {
+        self.subscriptions
+            .iter()
+            .any(|line| line.handler == handler)
     }
 
     /// The row of a message for a handler.

@@ -47,7 +47,7 @@ impl InProcess {
 
     /// Puts a message into the queue, as a foreign sender would.
     pub fn deliver(&self, message: RawMessage) {
-        self.queue.push(Content::Message(message));
+        self.queue.push(Content::Message(Box::new(message)));
     }
 
     /// Puts bytes into the queue that are no message.
