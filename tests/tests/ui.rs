@@ -1,0 +1,40 @@
+//! What compiles and what does not, and what is said about it.
+//!
+//! Each file in `ui/fail` is refused with the text recorded beside it; `TRYBUILD=overwrite` records
+//! it anew. Each file in `ui/pass` is a module of this test and asserts what it declares.
+
+#[path = "../ui/pass"]
+mod pass {
+    mod commands;
+    mod hostile;
+    mod lints;
+    mod messages;
+    mod names;
+    mod renamed;
+    mod shapes;
+}
+
+use std::process::Command;
+
+/// The compiler whose messages are recorded.
+const RECORDED: &str = "rustc 1.95.";
+
+#[test]
+fn misuse_is_refused_with_our_words() {
+    let version = rustc_version();
+    if !version.starts_with(RECORDED) && std::env::var_os("REQUIRE_UI_TESTS").is_none() {
+        println!("SKIPPED: messages are recorded for {RECORDED}*, this is {version}");
+        println!("set REQUIRE_UI_TESTS=1 to compare them nevertheless");
+        return;
+    }
+    trybuild::TestCases::new().compile_fail("ui/fail/*.rs");
+}
+
+fn rustc_version() -> String {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let output = Command::new(rustc)
+        .arg("--version")
+        .output()
+        .expect("rustc runs");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
