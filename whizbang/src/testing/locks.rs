@@ -2,9 +2,8 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use tokio::time::Instant;
 use uuid::Uuid;
-
-use super::clock::{Time, later};
 
 /// Identity of a transaction.
 pub(super) type Tx = u64;
@@ -34,7 +33,8 @@ struct Lock {
 #[derive(Debug)]
 struct Open {
     client: u64,
-    last_active: Time,
+    /// By the machine's clock: a jump of the database's clock makes nobody idle.
+    last_active: Instant,
     idle_limit: Option<Duration>,
 }
 
@@ -56,11 +56,11 @@ pub(super) enum Asked {
 }
 
 impl Locks {
-    pub(super) fn begin(&mut self, client: u64, idle_limit: Option<Duration>, now: Time) -> Tx {
+    pub(super) fn begin(&mut self, client: u64, idle_limit: Option<Duration>) -> Tx {
         self.next += 1;
         let open = Open {
             client,
-            last_active: now,
+            last_active: Instant::now(),
             idle_limit,
         };
         self.open.insert(self.next, open);
@@ -75,10 +75,10 @@ impl Locks {
     }
 
     /// Whether the transaction is still open; notes that it does something.
-    pub(super) fn touch(&mut self, tx: Tx, now: Time) -> bool {
+    pub(super) fn touch(&mut self, tx: Tx) -> bool {
         match self.open.get_mut(&tx) {
             Some(open) => {
-                open.last_active = now;
+                open.last_active = Instant::now();
                 true
             }
             None => false,
@@ -86,10 +86,10 @@ impl Locks {
     }
 
     /// Ends transactions that have done nothing for longer than they may.
-    pub(super) fn end_idle(&mut self, now: Time) {
+    pub(super) fn end_idle(&mut self) {
         self.end_where(|open| {
             open.idle_limit
-                .is_some_and(|limit| later(open.last_active, limit) <= now)
+                .is_some_and(|limit| open.last_active.elapsed() >= limit)
         });
     }
 

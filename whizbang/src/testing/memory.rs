@@ -226,7 +226,7 @@ impl Database {
     pub(super) fn look<T>(&self, effect: impl FnOnce(&mut Tables, Time) -> T) -> T {
         let mut tables = self.lock();
         let now = self.clock.now();
-        tables.locks.end_idle(now);
+        tables.locks.end_idle();
         effect(&mut tables, now)
     }
 

@@ -296,7 +296,7 @@ impl MemoryConnection {
         let tx = self
             .store
             .database
-            .look(|tables, now| tables.locks.begin(client, idle, now));
+            .look(|tables, _| tables.locks.begin(client, idle));
         self.open = Some(Open {
             tx,
             fence: Some(options.fence),
@@ -338,7 +338,7 @@ impl MemoryConnection {
         let tx = self
             .store
             .database
-            .look(|tables, now| tables.locks.begin(client, None, now));
+            .look(|tables, _| tables.locks.begin(client, None));
         Open {
             tx,
             fence: None,
@@ -363,7 +363,7 @@ impl MemoryConnection {
         loop {
             let freed = self.store.database.freed();
             let turn = self.store.database.look(|tables, now| {
-                if !tables.locks.touch(open.tx, now) {
+                if !tables.locks.touch(open.tx) {
                     return Turn::Done(Err(lost(operation)));
                 }
                 tables.locks.waited(open.tx);
@@ -431,8 +431,8 @@ impl MemoryConnection {
         let store = self.store.clone();
         tokio::spawn(async move {
             tokio::time::sleep(time).await;
-            store.database.look(|tables, now| {
-                if tables.locks.touch(open.tx, now) && !open.aborted {
+            store.database.look(|tables, _| {
+                if tables.locks.touch(open.tx) && !open.aborted {
                     writes::commit(tables, open.writes);
                 }
                 tables.locks.end(open.tx);
@@ -445,8 +445,8 @@ impl MemoryConnection {
         let Some(open) = self.open.take() else {
             return Ok(());
         };
-        let there = self.store.database.look(|tables, now| {
-            let there = tables.locks.touch(open.tx, now);
+        let there = self.store.database.look(|tables, _| {
+            let there = tables.locks.touch(open.tx);
             if there {
                 writes::commit(tables, open.writes);
             }
