@@ -46,3 +46,32 @@ pub struct PayReceipt {
     /// Number of the payment's row: tells one execution from another.
     pub row: i64,
 }
+
+/// An event whose handler publishes many others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Event)]
+#[message(name = "tests.burst")]
+pub struct Burst {
+    /// How many.
+    pub count: i64,
+}
+
+/// Who something belongs to, for a key inside a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Number of the branch.
+    pub branch: i64,
+    /// Number of the account at the branch.
+    pub number: String,
+}
+
+/// A command whose key has two fields, one of them inside another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Command)]
+#[message(name = "tests.withdraw", reply = PayReceipt)]
+pub struct Withdraw {
+    /// First part of the key.
+    pub account: Account,
+    /// Second part of the key.
+    pub request: String,
+    /// The amount.
+    pub cents: i64,
+}

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,6 +28,12 @@ pub enum Step {
     Panic,
     /// Writes, then waits until the test lets it go on.
     Wait,
+    /// Writes, then takes this long.
+    Pause(Duration),
+    /// Writes, then takes this long without ever yielding.
+    Block(Duration),
+    /// Writes, then kills the process.
+    Abort,
     /// Writes, then never returns.
     Hang,
     /// Is not ready yet.
@@ -51,6 +60,18 @@ struct Inner {
     calls: Mutex<HashMap<i64, u32>>,
     go: Semaphore,
     entered: Semaphore,
+    outside: AtomicUsize,
+    at_work: AtomicUsize,
+    most_at_work: AtomicUsize,
+}
+
+/// A handler at work.
+pub(crate) struct AtWork(Arc<Inner>);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.0.at_work.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Default for Inner {
@@ -60,6 +81,9 @@ impl Default for Inner {
             calls: Mutex::default(),
             go: Semaphore::new(0),
             entered: Semaphore::new(0),
+            outside: AtomicUsize::new(0),
+            at_work: AtomicUsize::new(0),
+            most_at_work: AtomicUsize::new(0),
         }
     }
 }
@@ -98,7 +122,30 @@ impl Script {
         }
     }
 
-    fn next(&self, number: i64) -> Step {
+    /// Counts something that happened outside of the database.
+    pub(crate) fn called_outside(&self) {
+        self.inner.outside.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often something happened outside of the database.
+    pub fn calls_outside(&self) -> usize {
+        self.inner.outside.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a handler is at work until the guard is dropped.
+    pub(crate) fn at_work(&self) -> AtWork {
+        let inner = Arc::clone(&self.inner);
+        let now = inner.at_work.fetch_add(1, Ordering::SeqCst) + 1;
+        inner.most_at_work.fetch_max(now, Ordering::SeqCst);
+        AtWork(inner)
+    }
+
+    /// How many handlers were ever at work at once.
+    pub fn most_at_work(&self) -> usize {
+        self.inner.most_at_work.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn next(&self, number: i64) -> Step {
         let mut calls = self
             .inner
             .calls
@@ -127,7 +174,7 @@ impl Script {
     }
 }
 
-async fn effect(
+pub(crate) async fn effect(
     cx: &mut HandlerContext<'_>,
     handler: &str,
     stream: &str,
@@ -142,13 +189,16 @@ async fn effect(
         .map(drop)
 }
 
-async fn play(script: &Script, cx: &mut HandlerContext<'_>, number: i64) -> Result<(), BoxError> {
+pub(crate) async fn play(script: &Script, cx: &mut HandlerContext<'_>, number: i64) -> Result<(), BoxError> {
     match script.next(number) {
         Step::Succeed => {}
         Step::Fail => return Err("the script says fail".into()),
         Step::Permanent => return Err(HandlerError::permanent("the script says never").into()),
         Step::Panic => panic!("the script says panic"),
         Step::Wait => script.wait().await,
+        Step::Pause(time) => tokio::time::sleep(time).await,
+        Step::Block(time) => std::thread::sleep(time),
+        Step::Abort => std::process::abort(),
         Step::Hang => std::future::pending().await,
         Step::Snooze(delay) => return Err(HandlerError::snooze(delay).into()),
         Step::Commit => {

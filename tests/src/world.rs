@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use sqlx::PgPool;
+use sqlx::{PgPool, postgres::PgConnectOptions};
 use uuid::Uuid;
 use whizbang::{
     Backoff, Envelope, Message,
@@ -33,7 +33,9 @@ const EFFECTS: &str = "CREATE TABLE effects (id bigserial PRIMARY KEY, handler t
 
 /// A test's database and service.
 pub struct World {
-    database: TestDatabase,
+    /// Dropped with the world; `None` for a database that somebody else keeps.
+    database: Option<TestDatabase>,
+    options: PgConnectOptions,
     /// The pool that the service and the test share.
     pub pool: PgPool,
     /// What feeds the service.
@@ -56,18 +58,57 @@ impl World {
         })
         .await
         .expect("a database for the test");
-        let pool = database.pool();
         Self {
-            database,
+            options: database.connect_options(),
+            pool: database.pool(),
+            database: Some(database),
+            transport: InProcess::new("feed"),
+            script: Script::default(),
+        }
+    }
+
+    /// A world on a database of the test's own, which is given our schema and the tables of the
+    /// test handlers.
+    ///
+    /// # Panics
+    /// When the database cannot be reached.
+    pub async fn on(options: PgConnectOptions) -> Self {
+        let world = Self::joined(options);
+        whizbang_postgres::migrate(&world.pool)
+            .await
+            .expect("a schema");
+        sqlx::raw_sql(EFFECTS)
+            .execute(&world.pool)
+            .await
+            .expect("tables for effects");
+        world
+    }
+
+    /// The world of another process, on the database that it has made.
+    pub fn joined(options: PgConnectOptions) -> Self {
+        let pool = sqlx::postgres::PgPoolOptions::new()
+            .max_connections(10)
+            .connect_lazy_with(options.clone());
+        Self {
+            database: None,
+            options,
             pool,
             transport: InProcess::new("feed"),
             script: Script::default(),
         }
     }
 
-    /// The database itself, for pools with settings of their own.
+    /// The test's database.
+    ///
+    /// # Panics
+    /// When it is kept by somebody else.
     pub fn database(&self) -> &TestDatabase {
-        &self.database
+        self.database.as_ref().expect("a database of this world")
+    }
+
+    /// How to connect, for pools with settings of their own.
+    pub fn connect_options(&self) -> PgConnectOptions {
+        self.options.clone()
     }
 
     /// A pool of its own on the test's database.
@@ -77,7 +118,7 @@ impl World {
     pub async fn pool_of(&self, connections: u32) -> PgPool {
         sqlx::postgres::PgPoolOptions::new()
             .max_connections(connections)
-            .connect_with(self.database.connect_options())
+            .connect_with(self.connect_options())
             .await
             .expect("a pool")
     }

@@ -1,0 +1,7 @@
+//! Faults that broke other systems, each as a test.
+
+mod faults {
+    mod dedup;
+    mod leases;
+    mod support;
+}
