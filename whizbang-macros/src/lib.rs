@@ -13,6 +13,7 @@ mod handler;
 mod message;
 mod names;
 mod options;
+mod spans;
 
 use proc_macro::TokenStream;
 

@@ -18,3 +18,13 @@ struct NotDeserialize;
 struct Neither;
 
 fn main() {}
+
+async fn no_second_error(cx: &mut HandlerContext<'_>) {
+    let _ = cx.publish(&NotDeserialize).await;
+}
+
+#[handler]
+async fn nor_here(event: NotDeserialize, cx: &mut HandlerContext<'_>) -> anyhow::Result<()> {
+    cx.publish(&NotSerialize).await?;
+    Ok(())
+}

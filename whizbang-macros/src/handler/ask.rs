@@ -10,6 +10,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::{Path, Type};
 
 use super::model::Kind;
+use crate::spans::{ends, moved};
 
 /// Asks for one handler.
 pub(super) struct Asker<'a> {
@@ -141,37 +142,4 @@ impl<'a> Asker<'a> {
         }
         question
     }
-}
-
-/// The spans of the first and the last token.
-fn ends(ty: &Type) -> (Span, Span) {
-    let mut tokens = ty.to_token_stream().into_iter();
-    let Some(first) = tokens.next() else {
-        return (Span::call_site(), Span::call_site());
-    };
-    let last = tokens.last().unwrap_or_else(|| first.clone());
-    (start(&first), end(&last))
-}
-
-fn start(token: &TokenTree) -> Span {
-    match token {
-        TokenTree::Group(group) => group.span_open(),
-        other => other.span(),
-    }
-}
-
-fn end(token: &TokenTree) -> Span {
-    match token {
-        TokenTree::Group(group) => group.span_close(),
-        other => other.span(),
-    }
-}
-
-/// The tokens, all standing at `at`.
-fn moved(tokens: TokenStream, at: Span) -> TokenStream {
-    let tokens = tokens.into_iter().map(|mut token| {
-        token.set_span(at);
-        token
-    });
-    tokens.collect()
 }

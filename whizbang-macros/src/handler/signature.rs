@@ -180,11 +180,9 @@ fn check_context_lifetimes(reference: &TypeReference, errors: &mut Errors) {
     }
     let mut named = Named(Vec::new());
     named.visit_type_reference(reference);
-    for lifetime in named
-        .0
-        .into_iter()
-        .filter(|lifetime| lifetime.ident == "static")
-    {
+    // Any other lifetime was declared, and refused where it was.
+    let mut lifetimes = named.0.into_iter();
+    if let Some(lifetime) = lifetimes.find(|lifetime| lifetime.ident == "static") {
         errors.at(
             lifetime,
             "the context lives as long as the call: write `&mut HandlerContext<'_>`",

@@ -1,12 +1,14 @@
 //! `#[message(…)]`.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::quote;
 use syn::{Attribute, DeriveInput, Expr, LitStr, Meta, Path, Type, parse_quote};
 
 use super::Kind;
 use crate::{
     errors::Errors,
     field::FieldPath,
+    names,
     options::{self, Entry, Known},
 };
 
@@ -47,18 +49,15 @@ pub(crate) fn read(kind: Kind, input: &DeriveInput, errors: &mut Errors) -> Opti
         Kind::Event => EVENT,
         Kind::Command => COMMAND,
     };
-    let list = all_lists(&input.attrs, errors);
-    let is_named = list
-        .clone()
-        .into_iter()
-        .any(|token| token.to_string() == "name");
+    let (list, malformed) = all_lists(&input.attrs, errors);
+    let says_name = malformed || tries_to_name(&list, known);
     for entry in options::read("message", list, known, errors) {
         if let Err(error) = apply(&entry, &mut options) {
             errors.add(error);
         }
     }
     // A name that is there but wrong has been reported already.
-    if options.name.is_none() && !is_named {
+    if options.name.is_none() && !says_name {
         errors.at_span(
             input.ident.span(),
             missing_name(kind, &input.ident.to_string()),
@@ -68,19 +67,33 @@ pub(crate) fn read(kind: Kind, input: &DeriveInput, errors: &mut Errors) -> Opti
     options
 }
 
-fn all_lists(attributes: &[Attribute], errors: &mut Errors) -> TokenStream {
+/// The lists of all attributes, and whether one of them is no list.
+fn all_lists(attributes: &[Attribute], errors: &mut Errors) -> (TokenStream, bool) {
     let mut all = TokenStream::new();
+    let mut malformed = false;
     for attribute in attributes.iter().filter(|a| a.path().is_ident("message")) {
         match &attribute.meta {
             Meta::List(list) => {
-                all.extend(list.tokens.clone());
-                let comma = proc_macro2::Punct::new(',', proc_macro2::Spacing::Alone);
-                all.extend([proc_macro2::TokenTree::Punct(comma)]);
+                let tokens = &list.tokens;
+                all.extend(quote!(#tokens,));
             }
-            other => errors.at(other, "write `#[message(name = \"orders.order_placed\")]`"),
+            other => {
+                malformed = true;
+                let text = "the attribute is a list: `#[message(name = \"orders.order_placed\")]`";
+                errors.at(other, text);
+            }
         }
     }
-    all
+    (all, malformed)
+}
+
+/// Whether an option is called `name`, or something that it is a slip of.
+fn tries_to_name(list: &TokenStream, known: &[Known]) -> bool {
+    let known = || known.iter().map(|known| known.name);
+    list.clone().into_iter().any(|token| match token {
+        TokenTree::Ident(key) => names::closest(&key.to_string(), known()) == Some("name"),
+        _ => false,
+    })
 }
 
 fn apply(entry: &Entry, options: &mut Options) -> Result<(), syn::Error> {

@@ -10,6 +10,7 @@ use crate::{
     errors::Errors,
     field::{FieldPath, written},
     names,
+    spans::moved,
 };
 
 /// The method `stream` of `Message`; `None` if the path leads to no field.
@@ -19,10 +20,12 @@ pub(crate) fn expand(
     krate: &Path,
     errors: &mut Errors,
 ) -> Option<TokenStream> {
+    // Stands at the path as well, so that an expression which begins with it does.
+    let this = quote_spanned!(path.span()=> self);
     let body = match &input.data {
         Data::Struct(data) => {
             let known = has_field(path, &data.fields, &input.ident, errors);
-            known.then(|| key_of(&quote!(self), path.members(), path, krate))
+            known.then(|| key_of(&this, path.members(), path, krate))
         }
         Data::Enum(data) => {
             check_variants(path, data, errors)?;
@@ -30,13 +33,13 @@ pub(crate) fn expand(
                 .variants
                 .iter()
                 .map(|variant| arm(&variant.ident, path, krate));
-            Some(quote!(match self { #(#arms)* }))
+            Some(quote!(match #this { #(#arms)* }))
         }
         // Refused as a whole.
         Data::Union(_) => None,
     }?;
     Some(quote! {
-        fn stream(&self) -> ::core::option::Option<#krate::__private::StreamKey> {
+        fn stream(&#this) -> ::core::option::Option<#krate::__private::StreamKey> {
             #body
         }
     })
@@ -59,7 +62,8 @@ fn key_of<'p>(
 ) -> TokenStream {
     let span = path.span();
     let reference = quote_spanned!(span=> & #base #(.#members)*);
-    quote_spanned!(span=> #krate::__private::AsStreamKey::as_stream_key(#reference))
+    let private = moved(quote!(#krate::__private), span);
+    quote_spanned!(span=> #private::AsStreamKey::as_stream_key(#reference))
 }
 
 fn has_field(path: &FieldPath, fields: &Fields, owner: &Ident, errors: &mut Errors) -> bool {
