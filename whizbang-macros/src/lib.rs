@@ -17,7 +17,6 @@ mod spans;
 
 use proc_macro::TokenStream;
 
-/// Documented at `whizbang::Event`.
 #[allow(missing_docs)]
 #[proc_macro_derive(Event, attributes(message))]
 pub fn derive_event(input: TokenStream) -> TokenStream {

@@ -44,4 +44,18 @@ pub use message::{
 pub use retry::Backoff;
 pub use runtime::{App, Builder, Counts, Health, ShutdownError};
 pub use store::InTransaction;
-pub use whizbang_macros::{Command, Event, handler, idempotent_command};
+
+#[doc = include_str!("../docs/command.md")]
+pub use whizbang_macros::Command;
+#[doc = include_str!("../docs/event.md")]
+pub use whizbang_macros::Event;
+#[doc = include_str!("../docs/handler.md")]
+pub use whizbang_macros::handler;
+#[doc = include_str!("../docs/idempotent_command.md")]
+///
+// Its context is that of the store in memory, which is not always there.
+#[cfg_attr(feature = "testing", doc = "```")]
+#[cfg_attr(not(feature = "testing"), doc = "```ignore")]
+#[doc = include_str!("../docs/idempotent_command.rs")]
+#[doc = "```"]
+pub use whizbang_macros::idempotent_command;
