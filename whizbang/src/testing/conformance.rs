@@ -16,6 +16,7 @@ mod claims;
 mod commands;
 mod dead_letters;
 mod hand_over;
+mod in_memory;
 mod inbox;
 mod leases;
 mod outbox;
@@ -25,19 +26,28 @@ mod streams;
 mod transactions;
 mod window;
 
+pub use in_memory::InMemory;
+
 /// What the checks need besides the store itself.
 pub trait Harness: Send + Sync + 'static {
     /// The store under test.
     type Store: Store;
 
     /// An empty store.
-    fn fresh(&self) -> impl Future<Output = Self::Store> + Send;
+    fn fresh(&self) -> impl Future<Output = Result<Self::Store, BoxError>> + Send;
 
     /// The database's clock.
-    fn now(&self, store: &Self::Store) -> impl Future<Output = DateTime<Utc>> + Send;
+    fn now(
+        &self,
+        store: &Self::Store,
+    ) -> impl Future<Output = Result<DateTime<Utc>, BoxError>> + Send;
 
     /// Lets database time pass, or moves the times of all rows back by as much.
-    fn pass(&self, store: &Self::Store, time: Duration) -> impl Future<Output = ()> + Send;
+    fn pass(
+        &self,
+        store: &Self::Store,
+        time: Duration,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Writes a row of the user's own, as a handler would.
     fn write(
@@ -47,19 +57,22 @@ pub trait Harness: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// The user's rows that are committed, in any order.
-    fn written(&self, store: &Self::Store) -> impl Future<Output = Vec<String>> + Send;
+    fn written(
+        &self,
+        store: &Self::Store,
+    ) -> impl Future<Output = Result<Vec<String>, BoxError>> + Send;
 
-    /// Runs a statement that fails.
+    /// Runs a statement that fails; its result.
     fn spoil(
         &self,
         connection: &mut <Self::Store as Store>::Connection,
-    ) -> impl Future<Output = ()> + Send;
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Commits behind the store's back, as a `COMMIT` in a handler does.
     fn stray_commit(
         &self,
         connection: &mut <Self::Store as Store>::Connection,
-    ) -> impl Future<Output = ()> + Send;
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
 /// How a store breaks its contract.
@@ -75,6 +88,18 @@ impl std::fmt::Display for Violation {
 impl Violation {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self(what.into())
+    }
+
+    /// The harness itself failed.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "it is what `map_err` hands over"
+    )]
+    pub(crate) fn of_harness(error: BoxError) -> Self {
+        Self(format!(
+            "the harness failed: {}",
+            crate::error_chain(&*error)
+        ))
     }
 }
 

@@ -167,27 +167,52 @@ pub(super) fn rows_for(
         .collect()
 }
 
-/// What the caller can take at once.
+/// Most rows of one stream that are handed over; the worker fetches the rest.
+const RUN: usize = 20;
+
+/// What the caller can take at once: so many single rows of each handler, and as many streams.
 pub(super) struct Offer<'a> {
     hand_over: Option<&'a HandOver>,
-    room: HashMap<&'a str, usize>,
+    singles: HashMap<&'a str, usize>,
+    streams: HashMap<&'a str, usize>,
 }
 
 impl<'a> Offer<'a> {
     pub(super) fn new(hand_over: Option<&'a HandOver>) -> Self {
-        let room = hand_over
+        let room: HashMap<_, _> = hand_over
             .into_iter()
             .flat_map(|offer| &offer.room)
             .map(|room| (room.handler.as_str(), room.limit))
             .collect();
-        Self { hand_over, room }
+        Self {
+            hand_over,
+            singles: room.clone(),
+            streams: room,
+        }
     }
 
-    /// Takes a place for a row of this handler, if there is one.
-    fn take(&mut self, handler: &str) -> Option<&'a HandOver> {
-        let room = self.room.get_mut(handler).filter(|room| **room > 0)?;
-        *room -= 1;
-        self.hand_over
+    /// Takes a place for a row without a stream, if there is one.
+    fn single(&mut self, handler: &str) -> Option<&'a HandOver> {
+        take(&mut self.singles, handler).then_some(self.hand_over)?
+    }
+
+    /// Takes a place for a stream with this head, if there is one.
+    fn stream(&mut self, head: &str) -> Option<&'a HandOver> {
+        take(&mut self.streams, head).then_some(self.hand_over)?
+    }
+
+    fn serves(&self, handler: &str) -> bool {
+        self.streams.contains_key(handler)
+    }
+}
+
+fn take(room: &mut HashMap<&str, usize>, handler: &str) -> bool {
+    match room.get_mut(handler) {
+        Some(room) if *room > 0 => {
+            *room -= 1;
+            true
+        }
+        _ => false,
     }
 }
 
@@ -231,7 +256,7 @@ fn place_single(
     offer: &mut Offer<'_>,
     now: Time,
 ) -> Option<Work> {
-    let handed = offer.take(&row.handler);
+    let handed = offer.single(&row.handler);
     if let Some(offer) = handed {
         row.due = Some(later(now, offer.lease));
         row.token = Some(offer.token);
@@ -260,16 +285,15 @@ fn place_stream(
             token: None,
             instance: None,
         };
-        if tables.stream_is_empty(&key.0, key.1) {
-            for row in &rows {
-                let Some(offer) = offer.take(&row.handler) else {
-                    break;
-                };
-                gate.due = later(now, offer.lease);
-                gate.token = Some(offer.token);
-                gate.instance = Some(offer.instance);
-                run.push(row.work(offer.token));
-            }
+        let head = rows
+            .first()
+            .filter(|_| tables.stream_is_empty(&key.0, key.1));
+        if let Some(handed) = head.and_then(|head| offer.stream(&head.handler)) {
+            gate.due = later(now, handed.lease);
+            gate.token = Some(handed.token);
+            gate.instance = Some(handed.instance);
+            let ours = rows.iter().take_while(|row| offer.serves(&row.handler));
+            run.extend(ours.take(RUN).map(|row| row.work(handed.token)));
         }
         tables.gates.insert(key, gate);
     }

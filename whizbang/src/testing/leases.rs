@@ -13,11 +13,6 @@ use super::{
 };
 use crate::store::{Action, Lease, Report};
 
-/// What a report does to the lease.
-struct Release {
-    due: Time,
-}
-
 /// Reports rows that did not complete; says for each whether the lease still held.
 pub(super) fn report(tables: &mut Tables, reports: &[Report], now: Time) -> Turn<Vec<bool>> {
     for report in reports {
@@ -30,13 +25,14 @@ pub(super) fn report(tables: &mut Tables, reports: &[Report], now: Time) -> Turn
         .map(|report| holds(tables, &report.lease))
         .collect();
     for (report, held) in reports.iter().zip(&held) {
-        let release = Release {
-            due: due_after(report, now),
-        };
         if *held {
             count(tables, report, now);
+            free(tables, &report.lease, due_after(report, now));
+        } else {
+            // The row may be gone because its commit went through and the answer was lost: then
+            // its stream must not wait for the lease.
+            free(tables, &report.lease, now);
         }
-        free(tables, &report.lease, &release);
     }
     Turn::Done(held)
 }
@@ -89,11 +85,11 @@ fn count(tables: &mut Tables, report: &Report, now: Time) {
 }
 
 /// Gives the row or the stream back, if it is still leased under the token.
-fn free(tables: &mut Tables, lease: &Lease, release: &Release) {
+fn free(tables: &mut Tables, lease: &Lease, due: Time) {
     match lease.stream_id {
         Some(stream) => {
             if let Some(gate) = tables.gate_under(&lease.lane, stream, lease.token) {
-                gate.due = release.due;
+                gate.due = due;
                 gate.token = None;
                 gate.instance = None;
             }
@@ -102,7 +98,7 @@ fn free(tables: &mut Tables, lease: &Lease, release: &Release) {
             if let Some(row) = tables.row_mut(lease.message_id, &lease.handler)
                 && row.token == Some(lease.token)
             {
-                row.due = Some(release.due);
+                row.due = Some(due);
                 row.token = None;
                 row.instance = None;
             }

@@ -144,7 +144,7 @@ impl<'h, H: Harness> Bench<'h, H> {
     pub(super) async fn new(harness: &'h H) -> Result<Self, Violation> {
         let bench = Self {
             harness,
-            store: harness.fresh().await,
+            store: harness.fresh().await.map_err(Violation::of_harness)?,
             instance: instance(),
         };
         bench.sign_on().await?;
@@ -158,8 +158,27 @@ impl<'h, H: Harness> Bench<'h, H> {
 
     /// Lets time pass while the service is running.
     pub(super) async fn pass(&self, time: Duration) -> Verdict {
-        self.harness.pass(&self.store, time).await;
+        self.let_pass(time).await?;
         self.sign_on().await
+    }
+
+    /// Lets time pass while nobody says that he lives.
+    pub(super) async fn let_pass(&self, time: Duration) -> Verdict {
+        let passed = self.harness.pass(&self.store, time).await;
+        passed.map_err(Violation::of_harness)
+    }
+
+    /// The database's clock.
+    pub(super) async fn now(&self) -> Result<DateTime<Utc>, Violation> {
+        let now = self.harness.now(&self.store).await;
+        now.map_err(Violation::of_harness)
+    }
+
+    /// Makes the transaction fail.
+    pub(super) async fn spoil(&self, connection: &mut <H::Store as Store>::Connection) -> Verdict {
+        let spoiled = self.harness.spoil(connection).await;
+        must!(spoiled.is_err(), "a statement with a mistake fails");
+        Ok(())
     }
 
     /// Stores envelopes that must all be new.
@@ -231,7 +250,7 @@ impl<'h, H: Harness> Bench<'h, H> {
         self.harness
             .write(connection, row)
             .await
-            .map_err(|error| Violation::new(error.to_string()))?;
+            .map_err(Violation::of_harness)?;
         let completion = self.store.complete(connection, lease, last).await?;
         match completion {
             Completion::Done | Completion::More => H::Store::commit(transaction).await?,
@@ -275,16 +294,13 @@ impl<'h, H: Harness> Bench<'h, H> {
         Ok(new)
     }
 
-    /// Effects that are committed, without those of [`complete`](Self::complete), sorted.
-    pub(super) async fn written(&self) -> Vec<String> {
-        let mut rows = self.harness.written(&self.store).await;
-        rows.retain(|row| !row.is_empty());
-        rows.sort();
-        rows
-    }
-
+    /// Checks the effects that are committed, those of [`complete`](Self::complete) left out.
     pub(super) async fn must_be_written(&self, rows: &[&str]) -> Verdict {
-        must_eq!(self.written().await, rows, "effects that are committed");
+        let written = self.harness.written(&self.store).await;
+        let mut written = written.map_err(Violation::of_harness)?;
+        written.retain(|row| !row.is_empty());
+        written.sort();
+        must_eq!(written, rows, "effects that are committed");
         Ok(())
     }
 

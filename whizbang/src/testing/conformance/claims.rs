@@ -1,6 +1,9 @@
 //! Claiming unordered rows, and the limits of every claim.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use futures::future::try_join_all;
 use uuid::Uuid;
@@ -10,7 +13,7 @@ use super::{
     bench::{Bench, LEASE, SECOND, event, in_stream, lines},
     must, must_eq, topic,
 };
-use crate::store::{ClaimRequest, Room, Store};
+use crate::store::{ClaimRequest, Room, Store, Work};
 
 topic! {
     P3: a_claimed_row_is_not_claimed_again_while_its_lease_lasts,
@@ -129,7 +132,7 @@ async fn concurrent_claims_share_no_row<H: Harness>(harness: &H) -> Verdict {
 async fn a_claim_keeps_to_its_limits<H: Harness>(harness: &H) -> Verdict {
     let bench = Bench::new(harness).await?;
     let mut messages: Vec<_> = (0..30).map(|n| event("noted", n)).collect();
-    messages.extend((0..30).map(|n| in_stream("seen", n, &format!("s{}", n % 3))));
+    messages.extend((0..30).map(|n| in_stream("seen", n, &format!("s{}", n % 10))));
     bench.stored(&messages).await?;
     let request = |limits: [usize; 2], limit, run| ClaimRequest {
         room: vec![
@@ -147,28 +150,29 @@ async fn a_claim_keeps_to_its_limits<H: Harness>(harness: &H) -> Verdict {
         ..bench.request(&[])
     };
     let works = bench.store.claim(&request([4, 5], 100, 2)).await?;
-    let of = |name: &str| {
-        works
-            .iter()
-            .filter(|work| work.lease.handler == name)
-            .count()
+    let singles = |works: &[Work]| {
+        let single = works.iter().filter(|work| work.lease.stream_id.is_none());
+        single.count()
     };
-    must_eq!(of("single"), 4, "rows of `single`");
+    let runs = |works: &[Work]| {
+        let mut runs = HashMap::new();
+        for stream in works.iter().filter_map(|work| work.lease.stream_id) {
+            *runs.entry(stream).or_insert(0) += 1;
+        }
+        runs
+    };
+    must_eq!(singles(&works), 4, "rows without a stream");
+    must_eq!(runs(&works).len(), 5, "streams");
     must!(
-        of("one") <= 5 && of("one") >= 1,
-        "rows of `one`: {}",
-        of("one")
+        runs(&works).values().all(|run| *run <= 2),
+        "rows of one stream: {:?}",
+        runs(&works)
     );
-    for stream in works.iter().filter_map(|work| work.lease.stream_id) {
-        let run = works
-            .iter()
-            .filter(|work| work.lease.stream_id == Some(stream))
-            .count();
-        must!(run <= 2, "a run of {run} rows");
-    }
     let works = bench.store.claim(&request([100, 100], 6, 20)).await?;
-    must!(works.len() <= 6, "{} rows in a claim of 6", works.len());
-    must!(!works.is_empty(), "there was work");
+    must_eq!(singles(&works), 6, "rows without a stream");
+    must_eq!(runs(&works).len(), 5, "the other streams");
+    let rows: usize = runs(&works).values().sum();
+    must!(rows <= 6, "{rows} rows of streams in a claim of 6");
     Ok(())
 }
 

@@ -52,7 +52,7 @@ async fn execute<H: Harness>(
             .harness
             .write(connection, run.key.as_str())
             .await
-            .map_err(|error| Violation::new(error.to_string()))?;
+            .map_err(Violation::of_harness)?;
         bench.store.finish_command(connection, run, reply).await?;
     }
     H::Store::commit(transaction).await?;

@@ -202,7 +202,7 @@ async fn rows_of_a_handler_that_is_gone_become_dead_letters<H: Harness>(harness:
             in_stream("seen", 3, "a"),
         ])
         .await?;
-    harness.pass(&bench.store, DAY + LEASE).await;
+    bench.let_pass(DAY + LEASE).await?;
     let others: Vec<_> = LINES
         .iter()
         .filter(|(handler, ..)| *handler != "one")
@@ -253,7 +253,7 @@ async fn a_dead_letter_of_a_handler_that_is_gone_stays<H: Harness>(harness: &H) 
             "the lease holds"
         );
     }
-    harness.pass(&bench.store, DAY * 2).await;
+    bench.let_pass(DAY * 2).await?;
     let others: Vec<_> = LINES
         .iter()
         .filter(|(handler, ..)| *handler != "one")

@@ -244,7 +244,7 @@ async fn leases_of_a_silent_instance_are_released<H: Harness>(harness: &H) -> Ve
     must_eq!(bench.store.claim(&request).await?.len(), 2, "rows");
     let dead_after = SECOND * 20;
     let lines = lines(LINES);
-    harness.pass(&bench.store, SECOND * 10).await;
+    bench.let_pass(SECOND * 10).await?;
     let beat = bench
         .store
         .heartbeat(&bench.instance, &lines, dead_after, LEASE)
@@ -254,7 +254,7 @@ async fn leases_of_a_silent_instance_are_released<H: Harness>(harness: &H) -> Ve
         (true, 0),
         "known, dead peers"
     );
-    harness.pass(&bench.store, SECOND * 15).await;
+    bench.let_pass(SECOND * 15).await?;
     let beat = bench
         .store
         .heartbeat(&bench.instance, &lines, dead_after, LEASE)
@@ -278,7 +278,7 @@ async fn an_instance_that_was_taken_for_dead_is_told<H: Harness>(harness: &H) ->
     let other = instance();
     let lines = lines(LINES);
     bench.store.register(&other, &lines).await?;
-    harness.pass(&bench.store, SECOND * 30).await;
+    bench.let_pass(SECOND * 30).await?;
     for _ in 0..3 {
         bench
             .store

@@ -91,7 +91,7 @@ async fn an_instance_may_come_and_go<H: Harness>(harness: &H) -> Verdict {
         .heartbeat(&other, &all, SECOND * 20, LEASE)
         .await?;
     must!(!beat.known, "it has left");
-    harness.pass(&bench.store, SECOND * 60).await;
+    bench.let_pass(SECOND * 60).await?;
     let beat = bench
         .store
         .heartbeat(&bench.instance, &all, SECOND * 20, LEASE)
@@ -126,7 +126,7 @@ async fn a_silent_instance_gives_its_relays_up<H: Harness>(harness: &H) -> Verdi
         .claim_outbox("broker", 5, long, token, other.id)
         .await?;
     must_eq!(rows.len(), 1, "rows");
-    harness.pass(&bench.store, SECOND * 60).await;
+    bench.let_pass(SECOND * 60).await?;
     bench
         .store
         .heartbeat(&bench.instance, &all, SECOND * 20, LEASE)
@@ -152,7 +152,7 @@ async fn two_silent_instances_are_found_by_many_heartbeats<H: Harness>(harness: 
         request.instance = silent.id;
         must_eq!(bench.store.claim(&request).await?.len(), 20, "rows");
     }
-    harness.pass(&bench.store, SECOND * 30).await;
+    bench.let_pass(SECOND * 30).await?;
     let living: Vec<_> = (0..4).map(|_| instance()).collect();
     for one in &living {
         bench.store.register(one, &all).await?;

@@ -2,54 +2,8 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-
-use super::{Harness, checks};
-use crate::{
-    BoxError,
-    testing::{Flaw, MemoryConnection, MemoryStore},
-};
-
-struct InMemory {
-    flaw: Option<Flaw>,
-}
-
-impl Harness for InMemory {
-    type Store = MemoryStore;
-
-    async fn fresh(&self) -> MemoryStore {
-        let store = MemoryStore::new();
-        store.break_promise(self.flaw);
-        store
-    }
-
-    async fn now(&self, store: &MemoryStore) -> DateTime<Utc> {
-        store.now()
-    }
-
-    async fn pass(&self, store: &MemoryStore, time: Duration) {
-        store.advance(time);
-    }
-
-    async fn write(&self, connection: &mut MemoryConnection, row: &str) -> Result<(), BoxError> {
-        Ok(connection.append("written", row.into()).await?)
-    }
-
-    async fn written(&self, store: &MemoryStore) -> Vec<String> {
-        let effects = store.effects();
-        let rows = effects.list("written").iter();
-        rows.filter_map(|row| row.as_str().map(str::to_owned))
-            .collect()
-    }
-
-    async fn spoil(&self, connection: &mut MemoryConnection) {
-        assert!(connection.fail().await.is_err());
-    }
-
-    async fn stray_commit(&self, connection: &mut MemoryConnection) {
-        connection.stray_commit().await.expect("the commit works");
-    }
-}
+use super::{InMemory, checks};
+use crate::testing::Flaw;
 
 async fn violations(flaw: Option<Flaw>) -> Vec<String> {
     let harness = InMemory { flaw };

@@ -34,7 +34,7 @@ async fn write<H: Harness>(
     harness
         .write(connection, row)
         .await
-        .map_err(|error| Violation::new(error.to_string()))
+        .map_err(Violation::of_harness)
 }
 
 async fn effects_outgoing_messages_and_completion_commit_together<H: Harness>(
@@ -139,6 +139,8 @@ async fn an_uncommitted_completion_is_invisible<H: Harness>(harness: &H) -> Verd
         .await?;
     for work in bench.claim(&["single", "one"]).await? {
         let handler = work.lease.handler.clone();
+        // The lease has run out, but nobody has taken over.
+        bench.pass(LEASE * 2).await?;
         let mut session = bench.store.open().await?;
         let mut transaction = bench
             .store
@@ -146,7 +148,6 @@ async fn an_uncommitted_completion_is_invisible<H: Harness>(harness: &H) -> Verd
             .await?;
         let connection = H::Store::connection(&mut transaction);
         bench.store.complete(connection, &work.lease, true).await?;
-        bench.pass(LEASE * 2).await?;
         must!(
             bench.claim(&[&handler]).await?.is_empty(),
             "a row that is being completed is not taken over"
@@ -222,7 +223,10 @@ async fn a_handler_that_ended_its_transaction_is_unfenced<H: Harness>(harness: &
         .await?;
     let connection = H::Store::connection(&mut transaction);
     write(harness, connection, "kept").await?;
-    harness.stray_commit(connection).await;
+    harness
+        .stray_commit(connection)
+        .await
+        .map_err(Violation::of_harness)?;
     must!(
         !bench.store.fenced(connection, work.lease.token).await?,
         "the fence went with the transaction"
@@ -250,7 +254,7 @@ async fn a_swallowed_error_does_not_complete<H: Harness>(harness: &H) -> Verdict
         .await?;
     let connection = H::Store::connection(&mut transaction);
     write(harness, connection, "effect").await?;
-    harness.spoil(connection).await;
+    bench.spoil(connection).await?;
     let completion = bench.store.complete(connection, &work.lease, true).await;
     match completion {
         Err(error) => must_eq!(error.kind, StoreErrorKind::Aborted, "kind of the error"),
@@ -286,7 +290,7 @@ async fn a_failed_part_rolls_back_alone<H: Harness>(harness: &H) -> Verdict {
         let mut part = H::Store::nested(&mut transaction).await?;
         let connection = H::Store::connection(&mut part);
         write(harness, connection, "failed part").await?;
-        harness.spoil(connection).await;
+        bench.spoil(connection).await?;
         H::Store::rollback(part).await?;
     }
     {
@@ -338,7 +342,10 @@ async fn the_fence_is_that_of_the_transaction<H: Harness>(harness: &H) -> Verdic
         !bench.store.fenced(connection, fence).await?,
         "the fence of an earlier one"
     );
-    harness.stray_commit(connection).await;
+    harness
+        .stray_commit(connection)
+        .await
+        .map_err(Violation::of_harness)?;
     must!(
         !bench.store.in_transaction(connection).await?,
         "no transaction is open"

@@ -38,7 +38,7 @@ async fn an_id_is_known_for_the_whole_window<H: Harness>(harness: &H) -> Verdict
 
 async fn a_forgotten_id_is_too_old_and_not_fresh<H: Harness>(harness: &H) -> Verdict {
     let bench = Bench::new(harness).await?;
-    let now = harness.now(&bench.store).await;
+    let now = bench.now().await?;
     let message = Envelope {
         id: id_of(now - DAY * 32),
         ..event("noted", 1)
@@ -76,7 +76,7 @@ async fn a_forgotten_id_is_too_old_and_not_fresh<H: Harness>(harness: &H) -> Ver
 async fn an_old_id_that_was_sent_lately_is_young<H: Harness>(harness: &H) -> Verdict {
     let bench = Bench::new(harness).await?;
     bench.store.maintain().await?;
-    let now = harness.now(&bench.store).await;
+    let now = bench.now().await?;
     let scheduled = Envelope {
         id: id_of(now - DAY * 90),
         headers: Headers {
@@ -161,7 +161,7 @@ async fn an_id_is_kept_while_its_message_is_dead<H: Harness>(harness: &H) -> Ver
 
 async fn before_the_first_purge_nothing_is_too_old<H: Harness>(harness: &H) -> Verdict {
     let bench = Bench::new(harness).await?;
-    let now = harness.now(&bench.store).await;
+    let now = bench.now().await?;
     let message = Envelope {
         id: id_of(now - DAY * 300),
         ..event("noted", 1)
