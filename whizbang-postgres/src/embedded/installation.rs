@@ -59,6 +59,10 @@ impl Installation {
         &self.folder
     }
 
+    pub(super) fn major(&self) -> u32 {
+        self.number.0
+    }
+
     pub(super) fn program(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

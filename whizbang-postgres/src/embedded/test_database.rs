@@ -58,7 +58,9 @@ pub async fn test_database() -> Result<TestDatabase, EmbeddedError> {
     let name = janitor.name();
     let doing = "create a test database";
     let mut admin = connect(server).await?;
-    create(&mut admin, &name, "template1").await.doing(doing)?;
+    create(&mut admin, server, &name, "template1")
+        .await
+        .doing(doing)?;
     admin.close().await.doing(doing)?;
     Ok(TestDatabase::new(name, server, janitor))
 }
@@ -102,11 +104,11 @@ impl TestDatabase {
         let name = janitor.name();
         let doing = format!("create a test database from the template `{key}`");
         let mut admin = connect(server).await?;
-        match create(&mut admin, &name, &template).await {
+        match create(&mut admin, server, &name, &template).await {
             Err(error) if is_missing(&error) => {
                 lock_template(&mut admin, &digest).await.doing(&doing)?;
                 // Whoever held the lock before us may have made it.
-                match create(&mut admin, &name, &template).await {
+                match create(&mut admin, server, &name, &template).await {
                     Err(error) if is_missing(&error) => {
                         let fresh = Self::make(&mut admin, server, janitor).await?;
                         fresh.fill(key, prepare).await?;
@@ -114,7 +116,9 @@ impl TestDatabase {
                             .become_template(&mut admin, &template)
                             .await
                             .doing(&doing)?;
-                        create(&mut admin, &name, &template).await.doing(&doing)?;
+                        create(&mut admin, server, &name, &template)
+                            .await
+                            .doing(&doing)?;
                     }
                     other => other.doing(&doing)?,
                 }
@@ -131,7 +135,7 @@ impl TestDatabase {
         janitor: &'static Janitor,
     ) -> Result<Self, EmbeddedError> {
         let name = janitor.name();
-        create(admin, &name, "template1")
+        create(admin, server, &name, "template1")
             .await
             .doing("create a template database")?;
         Ok(Self::new(name, server, janitor))
@@ -245,9 +249,14 @@ async fn connect(server: &Shared) -> Result<PgConnection, EmbeddedError> {
         .doing("connect to the server that test databases are created on")
 }
 
-async fn create(admin: &mut PgConnection, name: &str, from: &str) -> Result<(), sqlx::Error> {
-    let (name, from) = (quoted(name), quoted(from));
-    let statement = format!("CREATE DATABASE {name} TEMPLATE {from}");
+async fn create(
+    admin: &mut PgConnection,
+    server: &Shared,
+    name: &str,
+    from: &str,
+) -> Result<(), sqlx::Error> {
+    let (name, from, how) = (quoted(name), quoted(from), server.strategy());
+    let statement = format!("CREATE DATABASE {name} TEMPLATE {from}{how}");
     sqlx::raw_sql(AssertSqlSafe(statement))
         .execute(admin)
         .await?;
