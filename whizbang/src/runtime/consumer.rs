@@ -86,7 +86,10 @@ fn sort<S: Store>(shared: &Shared<S>, deliveries: Vec<Delivery>) -> Sorted {
                 sorted.bad.push((poison, ack));
             }
             Content::Message(message) => {
-                if message.headers.source.as_deref() == Some(shared.instance.service.as_str()) {
+                // An own event was delivered here without the broker. A command goes to one
+                // destination only: if that was the broker, this is the only copy.
+                let own = message.headers.source.as_deref() == Some(&shared.instance.service);
+                if own && !message.is_command {
                     sorted.own.push(ack);
                     continue;
                 }
