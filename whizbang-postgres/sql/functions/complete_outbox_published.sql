@@ -1,6 +1,6 @@
 -- Removes acknowledged rows, whoever relays now: what the transport has, it has. Unknown ids are
 -- ignored. Rows that waited behind a removed one fall due, at most 500 of each stream.
--- Called by the relay. Indexes: wh_outbox_pkey, wh_outbox_waiting.
+-- Called by the relay. Locks: the destination's advisory lock (see claim_outbox), then the rows. Indexes: wh_outbox_pkey, wh_outbox_waiting.
 CREATE OR REPLACE FUNCTION complete_outbox_published(p_message_ids uuid[], p_destination text, p_token uuid)
 RETURNS bigint LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
@@ -8,6 +8,7 @@ DECLARE
   v_removed bigint;
   v_streams uuid[];
 BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended(p_destination, 'wh_outbox_relays'::regclass::oid::bigint));
   WITH gone AS (
     DELETE FROM wh_outbox o USING (
       SELECT f.message_id FROM wh_outbox f
@@ -26,6 +27,7 @@ COMMENT ON FUNCTION complete_outbox_published(uuid[], text, uuid) IS 'Removes ac
 CREATE OR REPLACE FUNCTION complete_outbox_published(p_message_ids uuid[])
 RETURNS bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
   SELECT coalesce(sum(complete_outbox_published(p_message_ids, d.destination, NULL)), 0)::bigint
-  FROM (SELECT DISTINCT o.destination FROM wh_outbox o WHERE o.message_id = ANY (p_message_ids)) d
+  FROM (SELECT DISTINCT o.destination FROM wh_outbox o WHERE o.message_id = ANY (p_message_ids)
+        ORDER BY o.destination) d
 $$;
 COMMENT ON FUNCTION complete_outbox_published(uuid[]) IS 'Removes acknowledged outbox rows of all destinations';

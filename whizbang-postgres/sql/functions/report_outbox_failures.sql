@@ -1,5 +1,6 @@
 -- Reports rows that the transport refused: 'retry' after a delay, holding back the rest of the stream,
--- or 'dead', after which the stream goes on. Called by the relay. Indexes: wh_outbox_pkey, wh_outbox_waiting.
+-- or 'dead', after which the stream goes on. Called by the relay.
+-- Locks: the destination's advisory lock (see claim_outbox), then the rows. Indexes: wh_outbox_pkey, wh_outbox_waiting.
 CREATE OR REPLACE FUNCTION report_outbox_failures(
   p_message_ids uuid[], p_destination text, p_actions text[], p_delays interval[], p_errors text[])
 RETURNS TABLE (message_id uuid, outcome text)
@@ -10,10 +11,17 @@ DECLARE
   v_settled uuid[];
   v_streams uuid[];
 BEGIN
-  WITH refused AS (
-    UPDATE wh_outbox o SET attempts = o.attempts + 1, error = i.error, retry_at = clock_timestamp() + i.delay
+  PERFORM pg_advisory_xact_lock(hashtextextended(p_destination, 'wh_outbox_relays'::regclass::oid::bigint));
+  WITH input AS MATERIALIZED (
+    SELECT i.*, o.stream_id IS NOT NULL AND row_number() OVER (PARTITION BY o.stream_id ORDER BY o.sequence) > 1 AS behind
     FROM unnest(p_message_ids, p_actions, p_delays, p_errors) i(id, action, delay, error)
-    WHERE i.action = 'retry' AND o.message_id = i.id AND o.destination = p_destination
+    JOIN wh_outbox o ON o.message_id = i.id AND o.destination = p_destination
+    WHERE i.action = 'retry'),
+  -- Of one stream only the first refused row waits for a time of its own.
+  refused AS (
+    UPDATE wh_outbox o SET attempts = o.attempts + 1, error = i.error,
+      retry_at = CASE WHEN i.behind THEN 'infinity' ELSE clock_timestamp() + i.delay END
+    FROM input i WHERE o.message_id = i.id AND o.destination = p_destination
     RETURNING o.message_id, o.stream_id, o.sequence),
   behind AS (
     UPDATE wh_outbox o SET retry_at = 'infinity' FROM (

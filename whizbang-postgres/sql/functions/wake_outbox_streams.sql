@@ -1,8 +1,8 @@
 -- Lets rows that wait behind a settled one fall due, in order, unless an earlier one still waits for
--- its retry. Called by complete_outbox_published and report_outbox_failures. Index: wh_outbox_waiting.
+-- its retry. All get the same time, so that a limit on due rows keeps them in order. Called by complete_outbox_published and report_outbox_failures. Index: wh_outbox_waiting.
 CREATE OR REPLACE FUNCTION wake_outbox_streams(p_destination text, p_streams uuid[])
 RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-  UPDATE wh_outbox o SET retry_at = clock_timestamp() FROM (
+  UPDATE wh_outbox o SET retry_at = (SELECT clock_timestamp()) FROM (
     SELECT w.* FROM unnest(p_streams) s(stream) CROSS JOIN LATERAL (
       SELECT f.message_id FROM (
         SELECT f.message_id, f.sequence, f.retry_at FROM wh_outbox f
