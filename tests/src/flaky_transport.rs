@@ -223,7 +223,7 @@ impl FlakyTransport {
         state.accepted.push(envelope.clone());
         if state.loops_back {
             let raw = RawMessage::from_envelope(envelope);
-            state.queue.push_back(Content::Message(raw));
+            state.queue.push_back(Content::Message(Box::new(raw)));
             self.broker.arrived.notify_one();
         }
         Sent::Acknowledged

@@ -3,5 +3,6 @@
 mod faults {
     mod dedup;
     mod leases;
+    mod relay;
     mod support;
 }

@@ -190,7 +190,10 @@ async fn f011_a_key_that_is_rolled_back_was_never_there() {
             > 0
     })
     .await;
-    assert!(!second.is_finished(), "it waits and does not report a repeat");
+    assert!(
+        !second.is_finished(),
+        "it waits and does not report a repeat"
+    );
     first.abort();
     second.await.expect("no panic").expect("execute");
     assert_eq!(world.count("SELECT count(*) FROM payments").await, 1);
@@ -216,10 +219,18 @@ async fn f013_keys_that_differ_in_a_nested_field_are_two_keys() {
         request: "r".into(),
         cents: 5,
     };
-    let keys = [command(1, "7"), command(2, "7"), command(1, "7r"), command(17, "")];
+    let keys = [
+        command(1, "7"),
+        command(2, "7"),
+        command(1, "7r"),
+        command(17, "r"),
+    ];
     for _ in 0..2 {
         for key in &keys {
-            app.dispatcher().execute(key.clone()).await.expect("execute");
+            app.dispatcher()
+                .execute(key.clone())
+                .await
+                .expect("execute");
             world.feed(key);
         }
     }

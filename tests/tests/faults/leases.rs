@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 use whizbang::store::{Action, Report, Store};
+use whizbang_postgres::PgStore;
 use whizbang_tests::{
     Ping, Step, Stepped, World, note_plain, note_stepped, outside_after, scripted, wait_until,
 };
@@ -48,7 +49,11 @@ async fn f022_a_completion_that_takes_long_is_no_reason_to_run_again() {
         world.script.calls(1_000_002) == 1
     })
     .await;
-    assert_eq!(world.script.calls(1_000_001), 1, "not after a restart either");
+    assert_eq!(
+        world.script.calls(1_000_001),
+        1,
+        "not after a restart either"
+    );
     three.shutdown().await.expect("shutdown");
 }
 
@@ -241,7 +246,8 @@ async fn f061_instances_that_join_while_others_work_enter_no_handler_twice() {
     }
     let mut apps = Vec::new();
     for _ in 0..5 {
-        let app = world.service().register::<scripted>().start().await;
+        let store = PgStore::new(world.pool_of(5).await);
+        let app = world.service_on(store).register::<scripted>().start().await;
         apps.push(app.expect("start"));
     }
     world.quiet().await;
@@ -305,10 +311,14 @@ async fn f064_what_is_stored_while_a_service_starts_runs_once() {
         .await;
         app.shutdown().await.expect("shutdown");
     }
+    let app = world.service().register::<scripted>().start().await;
+    let app = app.expect("start");
     world.quiet().await;
     for number in (0..25).chain(100..125) {
         assert_eq!(world.script.calls(number), 1, "{number}");
     }
+    assert_eq!(world.count("SELECT count(*) FROM effects").await, 50);
+    app.shutdown().await.expect("shutdown");
 }
 
 #[tokio::test]
