@@ -15,7 +15,7 @@ use whizbang::{
 
 use crate::{
     error::{kind_of, store_error},
-    store::PgStore,
+    store::{PgStore, no_answer},
 };
 
 /// Time beyond the handler's timeout before the server ends an idle transaction by itself: the
@@ -26,11 +26,12 @@ const IDLE_MARGIN: Duration = Duration::from_secs(5);
 pub(crate) async fn begin<'s>(
     session: &'s mut PoolConnection<Postgres>,
     options: &TransactionOptions,
+    within: Duration,
 ) -> StoreResult<Transaction<'s, Postgres>> {
     let statement = AssertSqlSafe(begin_statement(options));
-    session
-        .begin_with(statement)
+    tokio::time::timeout(within, session.begin_with(statement))
         .await
+        .unwrap_or_else(|_elapsed| Err(no_answer(within)))
         .map_err(store_error("begin a transaction"))
 }
 
@@ -93,12 +94,10 @@ pub(crate) fn discard(session: PoolConnection<Postgres>) {
     drop(session.detach());
 }
 
-/// Whether a transaction is open, also one that was begun with a plain `BEGIN`: in a statement
-/// outside any transaction both times are the same. The simple protocol is needed for that.
+/// Whether a transaction is open, however it was begun. The server is asked, since the driver's own
+/// count knows nothing of a plain `BEGIN` or `COMMIT`: in a statement outside any transaction both
+/// times are the same. The simple protocol is needed for that.
 pub(crate) async fn in_transaction(connection: &mut PgConnection) -> StoreResult<bool> {
-    if connection.is_in_transaction() {
-        return Ok(true);
-    }
     let query = sqlx::raw_sql("SELECT now() = statement_timestamp()");
     let asked = sqlx::Executor::fetch_one(connection, query).await;
     match asked {

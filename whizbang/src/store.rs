@@ -91,7 +91,7 @@ pub struct Room {
     pub handler: String,
     /// Its lane.
     pub lane: String,
-    /// At most so many rows.
+    /// At most so many rows without a stream, and at most so many streams.
     pub limit: usize,
 }
 

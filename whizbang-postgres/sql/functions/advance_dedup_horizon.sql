@@ -7,6 +7,7 @@ DECLARE
   v_before timestamptz := dedup_horizon();
   v_after timestamptz := clock_timestamp() - make_interval(days => wh_setting_number('dedup_retention_days', 30));
 BEGIN
+  -- A damaged value reads as the start of the window, so it is overwritten here.
   IF v_before >= v_after THEN
     RETURN v_before;
   END IF;

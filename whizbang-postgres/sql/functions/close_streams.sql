@@ -10,7 +10,7 @@ BEGIN
   FOR v_token IN SELECT DISTINCT t.token FROM unnest(p_tokens) t(token) LOOP
     PERFORM close_empty_streams(p_lanes, p_stream_ids, v_token);
   END LOOP;
-  UPDATE wh_inbox_streams g SET due_at = clock_timestamp(), lease_token = NULL, instance_id = NULL
+  UPDATE wh_inbox_streams g SET due_at = clock_timestamp(), lease_token = NULL, instance_id = NULL, handler_name = NULL
   FROM (SELECT g.lane, g.stream_id FROM unnest(p_lanes, p_stream_ids, p_tokens) k(lane, stream, token)
         JOIN wh_inbox_streams g ON g.lane = k.lane AND g.stream_id = k.stream AND g.lease_token = k.token
         ORDER BY g.lane, g.stream_id FOR NO KEY UPDATE OF g) h

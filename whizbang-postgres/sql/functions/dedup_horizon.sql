@@ -8,12 +8,12 @@ DECLARE
   v_value text;
 BEGIN
   SELECT s.setting_value INTO v_value FROM wh_settings s WHERE s.setting_key = 'dedup_purged_before';
-  IF v_value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN
+  IF v_value IS NULL OR v_value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN
     RETURN v_value::timestamptz;
   END IF;
-  IF v_value IS NOT NULL THEN
-    RAISE WARNING 'wh_settings.dedup_purged_before = % is no time; deduplication goes on without the age check', quote_literal(v_value);
-  END IF;
-  RETURN NULL;
+  -- Somebody overwrote it. Without a horizon a purged id would pass for new, so take the latest
+  -- time that the purge can have used.
+  RAISE WARNING 'wh_settings.dedup_purged_before = % is no time; the retention is used instead', quote_literal(v_value);
+  RETURN clock_timestamp() - make_interval(days => wh_setting_number('dedup_retention_days', 30));
 END $$;
 COMMENT ON FUNCTION dedup_horizon IS 'Ids born before this time may be unknown because they were purged';

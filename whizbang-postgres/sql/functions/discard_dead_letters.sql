@@ -13,7 +13,7 @@ BEGIN
     WHERE d.id = l.id RETURNING d.lane, d.stream_id, d.parked)
   SELECT count(*), array_agg(g.lane) FILTER (WHERE g.parked), array_agg(g.stream_id) FILTER (WHERE g.parked)
   INTO v_gone, v_lanes, v_streams FROM gone g;
-  UPDATE wh_inbox_streams g SET due_at = clock_timestamp() FROM (
+  UPDATE wh_inbox_streams g SET due_at = clock_timestamp(), handler_name = NULL FROM (
     SELECT o.lane, o.stream_id FROM wh_inbox_streams o
     WHERE (o.lane, o.stream_id) IN (SELECT k.lane, k.stream FROM unnest(v_lanes, v_streams) k(lane, stream))
       AND o.due_at = 'infinity'

@@ -11,7 +11,7 @@ DECLARE
 BEGIN
   UPDATE wh_service_instances i SET heartbeat_at = clock_timestamp() WHERE i.instance_id = p_instance_id;
   known := FOUND;
-  PERFORM touch_subscriptions(p_handlers, p_types, p_lanes);
+  PERFORM touch_subscriptions(p_handlers, p_types, p_lanes, false);
   SELECT array_agg(d.instance_id) INTO v_dead FROM (
     SELECT i.instance_id FROM wh_service_instances i
     WHERE i.heartbeat_at < clock_timestamp() - p_dead_after AND i.instance_id <> p_instance_id

@@ -14,7 +14,7 @@ BEGIN
   IF v_owner <> p_service THEN
     RETURN v_owner;
   END IF;
-  PERFORM touch_subscriptions(p_handlers, p_types, p_lanes);
+  PERFORM touch_subscriptions(p_handlers, p_types, p_lanes, true);
   INSERT INTO wh_service_instances AS i (instance_id, service, host) VALUES (p_instance_id, p_service, p_host)
   ON CONFLICT (instance_id) DO UPDATE SET heartbeat_at = clock_timestamp();
   RETURN 'ok';

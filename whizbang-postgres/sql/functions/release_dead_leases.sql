@@ -18,9 +18,10 @@ BEGIN
   WHERE w.message_id = r.message_id AND w.handler_name = r.handler_name;
   GET DIAGNOSTICS v_rows = ROW_COUNT;
   UPDATE wh_inbox_streams g SET due_at = clock_timestamp() FROM (
-    SELECT r.* FROM (SELECT DISTINCT s.lane FROM wh_subscriptions s) s CROSS JOIN LATERAL (
+    SELECT r.* FROM (SELECT s.lane FROM wh_subscriptions s UNION
+                     SELECT l.lane FROM wh_subscriptions s, unnest(s.former_lanes) l(lane)) s CROSS JOIN LATERAL (
       SELECT i.lane, i.stream_id FROM wh_inbox_streams i
-      WHERE i.lane = s.lane AND i.due_at > clock_timestamp()
+      WHERE i.lane = s.lane AND i.handler_name IS NULL AND i.due_at > clock_timestamp()
         AND i.due_at <= clock_timestamp() + p_lease AND i.instance_id = ANY (p_instances)
       LIMIT 10000 FOR NO KEY UPDATE SKIP LOCKED) r) r
   WHERE g.lane = r.lane AND g.stream_id = r.stream_id;

@@ -68,16 +68,19 @@ BEGIN
     PERFORM drop_unused_payloads(p_message_ids);
   END IF;
 
-  -- 4. The gates: the first report of each stream decides.
+  -- 4. The gates: the first report of each stream decides. A gate that is held although the row is gone
+  -- (its completion was committed, and the answer lost) is given back as well.
   WITH input AS MATERIALIZED (
     SELECT DISTINCT ON (i.lane, i.stream) i.*
-    FROM unnest(p_lanes, p_stream_ids, p_tokens, p_actions, p_delays, p_parks)
-      WITH ORDINALITY i(lane, stream, token, action, delay, park, ord)
-    WHERE i.ord = ANY (v_held) AND i.stream IS NOT NULL ORDER BY i.lane, i.stream, i.ord)
+    FROM (SELECT u.*, coalesce(u.ord = ANY (v_held), false) AS held
+          FROM unnest(p_lanes, p_stream_ids, p_tokens, p_actions, p_delays, p_parks)
+            WITH ORDINALITY u(lane, stream, token, action, delay, park, ord)) i
+    WHERE i.stream IS NOT NULL ORDER BY i.lane, i.stream, i.held DESC, i.ord)
   UPDATE wh_inbox_streams g SET
-    due_at = CASE WHEN i.action IN ('retry', 'snooze') THEN clock_timestamp() + i.delay
+    due_at = CASE WHEN NOT i.held THEN clock_timestamp()
+                  WHEN i.action IN ('retry', 'snooze') THEN clock_timestamp() + i.delay
                   WHEN i.action = 'dead' AND i.park THEN 'infinity' ELSE clock_timestamp() END,
-    lease_token = NULL, instance_id = NULL
+    lease_token = NULL, instance_id = NULL, handler_name = NULL
   FROM input i WHERE g.lane = i.lane AND g.stream_id = i.stream AND g.lease_token = i.token;
 
   RETURN QUERY

@@ -1,6 +1,9 @@
 -- Reports rows that the transport refused: 'retry' after a delay, holding back the rest of the stream,
--- or 'dead', after which the stream goes on. Called by the relay.
--- Locks: the destination's advisory lock (see claim_outbox), then the rows. Indexes: wh_outbox_pkey, wh_outbox_waiting.
+-- or 'dead', after which the stream goes on. Of several retries of a stream the first row's delay
+-- counts, and every row behind it waits for it, so that within a stream no earlier row ever has a
+-- later time than a row behind it.
+-- Called by the relay. Locks: the destination's advisory lock, then the rows.
+-- Indexes: wh_outbox_pkey, wh_outbox_waiting.
 CREATE OR REPLACE FUNCTION report_outbox_failures(
   p_message_ids uuid[], p_destination text, p_actions text[], p_delays interval[], p_errors text[])
 RETURNS TABLE (message_id uuid, outcome text)
@@ -9,31 +12,28 @@ SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable
 #variable_conflict use_column
 DECLARE
   v_settled uuid[];
+  v_heads uuid[];
+  v_sequences bigint[];
   v_streams uuid[];
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_destination, 'wh_outbox_relays'::regclass::oid::bigint));
-  WITH input AS MATERIALIZED (
-    SELECT i.*, o.stream_id IS NOT NULL AND row_number() OVER (PARTITION BY o.stream_id ORDER BY o.sequence) > 1 AS behind
+  PERFORM pg_advisory_xact_lock(hashtextextended(p_destination, 'wh_outbox'::regclass::oid::bigint));
+  WITH refused AS (
+    UPDATE wh_outbox o SET attempts = o.attempts + 1, error = i.error, retry_at = clock_timestamp() + i.delay
     FROM unnest(p_message_ids, p_actions, p_delays, p_errors) i(id, action, delay, error)
-    JOIN wh_outbox o ON o.message_id = i.id AND o.destination = p_destination
-    WHERE i.action = 'retry'),
-  -- Of one stream only the first refused row waits for a time of its own.
-  refused AS (
-    UPDATE wh_outbox o SET attempts = o.attempts + 1, error = i.error,
-      retry_at = CASE WHEN i.behind THEN 'infinity' ELSE clock_timestamp() + i.delay END
-    FROM input i WHERE o.message_id = i.id AND o.destination = p_destination
+    WHERE i.action = 'retry' AND o.message_id = i.id AND o.destination = p_destination
     RETURNING o.message_id, o.stream_id, o.sequence),
-  behind AS (
+  head AS (SELECT r.stream_id, min(r.sequence) AS sequence FROM refused r
+           WHERE r.stream_id IS NOT NULL GROUP BY r.stream_id)
+  SELECT (SELECT array_agg(r.message_id) FROM refused r), array_agg(h.stream_id), array_agg(h.sequence)
+  INTO v_settled, v_heads, v_sequences FROM head h;
+  IF v_heads IS NOT NULL THEN
     UPDATE wh_outbox o SET retry_at = 'infinity' FROM (
-      SELECT w.message_id FROM (SELECT r.stream_id, min(r.sequence) AS sequence FROM refused r
-                                WHERE r.stream_id IS NOT NULL GROUP BY r.stream_id) r
-      CROSS JOIN LATERAL (
+      SELECT w.message_id FROM unnest(v_heads, v_sequences) h(stream, sequence) CROSS JOIN LATERAL (
         SELECT w.message_id FROM wh_outbox w
-        WHERE w.destination = p_destination AND w.stream_id = r.stream_id AND w.sequence > r.sequence
-          AND w.retry_at IS NOT NULL AND w.retry_at <> 'infinity'
-          AND w.message_id NOT IN (SELECT r.message_id FROM refused r)) w) w
-    WHERE o.message_id = w.message_id AND o.destination = p_destination)
-  SELECT array_agg(r.message_id) INTO v_settled FROM refused r;
+        WHERE w.destination = p_destination AND w.stream_id = h.stream AND w.sequence > h.sequence
+          AND w.retry_at IS NOT NULL AND w.retry_at <> 'infinity' OFFSET 0) w) w
+    WHERE o.message_id = w.message_id AND o.destination = p_destination;
+  END IF;
 
   WITH gone AS (
     DELETE FROM wh_outbox o USING unnest(p_message_ids, p_actions, p_errors) i(id, action, error)
@@ -46,7 +46,9 @@ BEGIN
       g.sequence, g.correlation_id, g.causation_id, g.attempts + 1, 'refused', g.last_error, g.created_at FROM gone g)
   SELECT v_settled || array_agg(g.message_id), array_agg(DISTINCT g.stream_id) FILTER (WHERE g.stream_id IS NOT NULL)
   INTO v_settled, v_streams FROM gone g;
-  PERFORM wake_outbox_streams(p_destination, v_streams);
+  IF v_streams IS NOT NULL THEN
+    PERFORM wake_outbox_streams(p_destination, v_streams);
+  END IF;
 
   RETURN QUERY
   SELECT i.id, CASE WHEN i.id = ANY (v_settled) THEN i.action ELSE 'gone' END

@@ -9,6 +9,7 @@ SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
   v_since timestamptz := clock_timestamp() - make_interval(hours => wh_setting_number('subscription_retention_hours', 24));
+  v_now timestamptz := clock_timestamp();
   v_ids bigint[];
   v_done bigint[];
 BEGIN
@@ -29,15 +30,18 @@ BEGIN
       coalesce(l.lane, s.lane) AS lane
     FROM letter l
     LEFT JOIN wh_subscriptions s ON l.handler_name IS NULL AND s.message_type = l.message_type AND s.last_seen_at > v_since
-    WHERE l.source = 'inbox' AND l.event_data IS NOT NULL AND coalesce(l.handler_name, s.handler_name) IS NOT NULL),
+    WHERE l.source = 'inbox' AND l.event_data IS NOT NULL AND coalesce(l.handler_name, s.handler_name) IS NOT NULL
+      -- A row for a handler that the service no longer has would wait for nobody.
+      AND (l.handler_name IS NULL OR EXISTS (SELECT FROM wh_subscriptions h WHERE h.handler_name = l.handler_name))),
   gate AS (
     INSERT INTO wh_inbox_streams AS g (lane, stream_id, due_at)
-    SELECT DISTINCT i.lane, i.stream_id, clock_timestamp() FROM item i WHERE i.stream_id IS NOT NULL
+    SELECT DISTINCT i.lane, i.stream_id, v_now FROM item i WHERE i.stream_id IS NOT NULL
     ORDER BY i.lane, i.stream_id
     ON CONFLICT ON CONSTRAINT wh_inbox_streams_pkey
     DO UPDATE SET due_at = CASE WHEN g.due_at = 'infinity' AND (g.lane, g.stream_id) IN (
                                SELECT i.lane, i.stream_id FROM item i WHERE i.parked)
-                           THEN clock_timestamp() ELSE g.due_at END
+                           THEN clock_timestamp() ELSE g.due_at END,
+                  handler_name = NULL
     RETURNING 1),
   gates AS (SELECT count(*) FROM gate),
   stored AS (

@@ -77,11 +77,13 @@ CREATE TABLE wh_inbox_streams (
   due_at      timestamptz NOT NULL,
   lease_token uuid,
   instance_id uuid,
+  handler_name text,
   CONSTRAINT wh_inbox_streams_pkey PRIMARY KEY (lane, stream_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX wh_inbox_streams_due ON wh_inbox_streams (lane, due_at);
+CREATE INDEX wh_inbox_streams_due ON wh_inbox_streams (lane, handler_name, due_at);
 COMMENT ON TABLE wh_inbox_streams IS 'The gate of each stream with work in a lane; whoever leases it runs the stream';
 COMMENT ON COLUMN wh_inbox_streams.due_at IS 'End of the lease, or time of the retry; infinity = parked behind a dead letter';
+COMMENT ON COLUMN wh_inbox_streams.handler_name IS 'Set by a claim that found the gate due and lacks the handler of its first row, so that it does not look again; null = anybody should look';
 
 CREATE TABLE wh_outbox (
   message_id     uuid NOT NULL,
@@ -101,11 +103,12 @@ CREATE TABLE wh_outbox (
   error          text,
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   CONSTRAINT wh_outbox_pkey PRIMARY KEY (message_id, destination)
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+-- The relay writes sent_at, which no index holds: room on the page spares the indexes that update.
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX wh_outbox_ready ON wh_outbox (destination, sequence) WHERE scheduled_at IS NULL AND retry_at IS NULL;
 CREATE INDEX wh_outbox_scheduled ON wh_outbox (destination, scheduled_at) WHERE scheduled_at IS NOT NULL;
 CREATE INDEX wh_outbox_waiting ON wh_outbox (destination, stream_id, sequence) WHERE retry_at IS NOT NULL;
-CREATE INDEX wh_outbox_retry ON wh_outbox (destination, retry_at) WHERE retry_at IS NOT NULL;
+CREATE INDEX wh_outbox_retry ON wh_outbox (destination, retry_at, sequence) WHERE retry_at IS NOT NULL;
 COMMENT ON TABLE wh_outbox IS 'One row for each message and destination that has not been acknowledged';
 COMMENT ON COLUMN wh_outbox.scheduled_at IS 'Not before this time; null = now';
 COMMENT ON COLUMN wh_outbox.retry_at IS 'Refused, again at this time; infinity = waits behind an earlier row of its stream';
@@ -163,12 +166,14 @@ CREATE TABLE wh_subscriptions (
   handler_name  text NOT NULL,
   message_type  text NOT NULL,
   lane          text NOT NULL,
+  former_lanes  text[] NOT NULL DEFAULT '{}',
   first_seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   last_seen_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
   CONSTRAINT wh_subscriptions_pkey PRIMARY KEY (handler_name, message_type)
 );
 CREATE INDEX wh_subscriptions_type ON wh_subscriptions (message_type);
 COMMENT ON TABLE wh_subscriptions IS 'What the service listens to, whichever of its versions runs';
+COMMENT ON COLUMN wh_subscriptions.former_lanes IS 'Lanes that the handler was in before: what was stored there is still claimed there, in its order';
 
 CREATE TABLE wh_service_instances (
   instance_id  uuid PRIMARY KEY,
