@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use sqlx::{
-    PgPool,
+    Connection, PgConnection, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -24,11 +24,14 @@ pub(crate) async fn connect(url: &str, connections: u32) -> anyhow::Result<PgPoo
     let options = PgConnectOptions::from_str(url)
         .context("DATABASE_URL is no address of a PostgreSQL database")?
         .options([("search_path", SCHEMA)]);
-    PgPoolOptions::new()
-        .max_connections(connections)
-        .connect_with(options)
+    // A pool would try for half a minute and then say only that it ran out of time.
+    let first = PgConnection::connect_with(&options)
         .await
-        .context("the database cannot be reached; check DATABASE_URL and that the server runs")
+        .context("the database cannot be reached; check DATABASE_URL and that the server runs")?;
+    first.close().await?;
+    Ok(PgPoolOptions::new()
+        .max_connections(connections)
+        .connect_lazy_with(options))
 }
 
 /// Throws the last run away and creates all tables.

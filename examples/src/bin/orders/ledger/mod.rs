@@ -192,7 +192,8 @@ impl Accounts {
     pub(crate) fn print(&self) -> std::io::Result<()> {
         let mut out = std::io::stdout().lock();
         for (name, value) in self.rows() {
-            writeln!(out, "{name:<44}{value:>16}")?;
+            let line = format!("{name:<48}{value:>14}");
+            writeln!(out, "{}", line.trim_end())?;
         }
         const SHOWN: usize = 40;
         for difference in self.differences.iter().take(SHOWN) {
