@@ -6,6 +6,7 @@ use anyhow::Context;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     sync::mpsc,
+    task::JoinHandle,
 };
 use whizbang::{Backoff, BreakerPolicy, RuntimeConfig, transport::InProcess};
 use whizbang_postgres::{App, PgStore, Whizbang};
@@ -80,7 +81,7 @@ async fn feed(app: &App, transport: &InProcess) -> anyhow::Result<()> {
                 if received == 0 {
                     break;
                 }
-                let stored = store(transport, &batch).await?;
+                let stored = store(transport, &batch, &reader).await?;
                 Reporter.say(&Report::Stored { deliveries: stored })?;
             }
             _ = tick.tick() => Reporter.say(&Report::Counts(Tally::from(app.counts())))?,
@@ -90,7 +91,11 @@ async fn feed(app: &App, transport: &InProcess) -> anyhow::Result<()> {
 }
 
 /// Delivers a batch and waits until the inbox has it: a broker would be acknowledged now.
-async fn store(transport: &InProcess, batch: &[Vec<u8>]) -> anyhow::Result<Vec<u64>> {
+async fn store(
+    transport: &InProcess,
+    batch: &[Vec<u8>],
+    reader: &JoinHandle<anyhow::Result<()>>,
+) -> anyhow::Result<Vec<u64>> {
     let mut numbers = Vec::with_capacity(batch.len());
     for line in batch {
         let (number, content) =
@@ -104,6 +109,8 @@ async fn store(transport: &InProcess, batch: &[Vec<u8>]) -> anyhow::Result<Vec<u
         }
     }
     while transport.waiting() > 0 {
+        // The parent closes the pipe after everything is stored, unless it died.
+        anyhow::ensure!(!reader.is_finished(), "the parent is gone");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Ok(numbers)
