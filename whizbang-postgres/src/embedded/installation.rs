@@ -153,10 +153,20 @@ fn inspect(folder: &Path, account: &Account) -> Result<Option<Installation>, Str
         ));
     }
     Ok(Some(Installation {
-        folder: folder.to_owned(),
+        folder: real_folder(folder, &program),
         version,
         number,
     }))
+}
+
+/// Where links to the programs lead: processes that share a server may have different paths to it.
+fn real_folder(folder: &Path, program: &Path) -> PathBuf {
+    let real = fs::canonicalize(program).ok();
+    let parent = real.as_deref().and_then(Path::parent);
+    match parent.filter(|parent| parent.join("initdb").is_file()) {
+        Some(parent) => parent.to_owned(),
+        None => folder.to_owned(),
+    }
 }
 
 /// Reads `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)` or `… 19beta1`.

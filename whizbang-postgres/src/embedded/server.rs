@@ -1,7 +1,6 @@
 //! A private server of one's own.
 
 use std::{
-    fs,
     io::Write,
     path::Path,
     process::{Child, ChildStdin, Stdio},
@@ -186,13 +185,7 @@ impl Server {
             orphans::signal(pid, Signal::INT)?;
             self.wait_until_exited()?;
         }
-        for name in ["pid", "exited"] {
-            match fs::remove_file(self.home.folder.join(name)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
-            .doing("forget the old process")?;
-        }
+        self.home.starts += 1;
         if let Some(commands) = &mut self.commands {
             commands.write_all(b"start\n").doing("ask for a restart")?;
         }

@@ -50,6 +50,8 @@ pub(super) struct Prepared {
 pub(super) struct Home {
     pub(super) folder: PathBuf,
     pub(super) sockets: PathBuf,
+    /// How often PostgreSQL has been started, which tells its notes apart.
+    pub(super) starts: u32,
 }
 
 impl Prepared {
@@ -110,6 +112,7 @@ impl Prepared {
         let home = Home {
             folder: self.folder().to_owned(),
             sockets: self.sockets().to_owned(),
+            starts: 1,
         };
         let log = File::options()
             .append(true)
@@ -150,17 +153,21 @@ impl Home {
         self.folder.join("data")
     }
 
+    fn note(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.{}", self.starts))
+    }
+
     /// The process id of PostgreSQL while it runs.
     pub(super) fn pid(&self) -> Option<u32> {
         if self.exited() {
             return None;
         }
-        let text = fs::read_to_string(self.folder.join("pid")).ok()?;
+        let text = fs::read_to_string(self.note("pid")).ok()?;
         text.trim().parse().ok()
     }
 
     pub(super) fn exited(&self) -> bool {
-        self.folder.join("exited").exists()
+        self.note("exited").exists()
     }
 
     /// Waits until PostgreSQL takes connections, or says why it does not.

@@ -81,7 +81,7 @@ fn a_child_of_a_killed_owner_does_not_hold_the_server() {
 #[test]
 fn a_paused_server_ends_with_its_owner() {
     let (actor, folder) = started("owner");
-    let pid = fs::read_to_string(folder.join("pid")).unwrap();
+    let pid = fs::read_to_string(folder.join("pid.1")).unwrap();
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     actor.signal(Signal::KILL);

@@ -4,7 +4,7 @@ use std::{env, fs, path::Path};
 
 use rustix::process::geteuid;
 use sqlx::{Connection, PgConnection};
-use whizbang_postgres::embedded::Server;
+use whizbang_postgres::embedded::{Installation, Server};
 
 use crate::support::{
     Actor, Outcome, as_ordinary_user, assert_gone, give_to_everybody, open_folder, servers_below,
@@ -86,5 +86,20 @@ fn the_server_runs_as_an_ordinary_user_behind_a_closed_door() -> Outcome {
     if !geteuid().is_root() {
         assert_eq!(data.uid(), geteuid().as_raw());
     }
+    Ok(())
+}
+
+#[test]
+fn a_search_path_without_the_system_is_no_obstacle() -> Outcome {
+    let found = Installation::find()?;
+    let program = env::current_exe()?;
+    let mut actor = Actor::start_with("owner", &program, |command| {
+        command
+            .env("WHIZBANG_POSTGRES_BIN", found.folder())
+            .env("PATH", "/nowhere")
+    });
+    let folder = actor.hear("folder");
+    assert!(actor.end().success());
+    assert_gone(Path::new(&folder));
     Ok(())
 }
