@@ -152,6 +152,7 @@ async fn recurring_calls_scan_no_big_table() -> Outcome {
 /// Rows that a call may read, in the tables above and by whatever path: in proportion to what it
 /// works on, not to what waits.
 const READS: &[(&str, i64)] = &[
+    ("claim", 1700),
     ("store", 200),
     ("deliver locally", 700),
     ("claim the outbox", 900),

@@ -102,7 +102,7 @@ BEGIN
           ORDER BY w.sequence LIMIT 1) f
         WHERE g.lane = l.lane AND g.handler_name IS NULL AND g.due_at <= v_now
           AND f.handler_name <> ALL (p_handlers)
-        ORDER BY g.due_at LIMIT c_marks FOR NO KEY UPDATE OF g SKIP LOCKED) g)
+        ORDER BY g.handler_name, g.due_at LIMIT c_marks FOR NO KEY UPDATE OF g SKIP LOCKED) g)
     UPDATE wh_inbox_streams g SET handler_name = f.handler_name FROM foreign_heads f
     WHERE g.lane = f.lane AND g.stream_id = f.stream_id;
   END IF;
@@ -125,7 +125,9 @@ BEGIN
         AND ((l.lane = ANY (v_shared)) IS NOT TRUE OR coalesce((
           SELECT f.handler_name FROM wh_inbox f WHERE f.lane = g.lane AND f.stream_id = g.stream_id
           ORDER BY f.sequence LIMIT 1) = ANY (p_handlers), true))
-      ORDER BY g.due_at LIMIT l.rows FOR NO KEY UPDATE OF g SKIP LOCKED) g
+      -- By handler first, although it is null here: the planner knows the order of the index only so,
+      -- and would otherwise read and sort every due gate.
+      ORDER BY g.handler_name, g.due_at LIMIT l.rows FOR NO KEY UPDATE OF g SKIP LOCKED) g
     LIMIT greatest(p_limit - coalesce(cardinality(v_ids), 0), 0)),
   marked AS MATERIALIZED (
     SELECT g.* FROM pair p CROSS JOIN LATERAL (

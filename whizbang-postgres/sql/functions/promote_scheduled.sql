@@ -2,7 +2,10 @@
 -- Called by deliver_outbox_locally and claim_outbox, under the destination's advisory lock. Locks the
 -- rows it promotes; a row that is being cancelled is left to the canceller. Index: wh_outbox_scheduled.
 CREATE OR REPLACE FUNCTION promote_scheduled(p_destination text, p_limit int)
-RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+RETURNS void LANGUAGE sql VOLATILE
+-- deliver_outbox_locally switches nested loops off; here they keep the update from walking the outbox.
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
   WITH due AS MATERIALIZED (
     SELECT d.message_id FROM wh_outbox d
     WHERE d.destination = p_destination AND d.scheduled_at IS NOT NULL AND d.scheduled_at <= clock_timestamp()

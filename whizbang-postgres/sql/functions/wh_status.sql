@@ -29,7 +29,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET en
   SELECT 'streams_due', count(*), min(g.due_at) FROM lane l CROSS JOIN LATERAL (
     SELECT g.due_at FROM wh_inbox_streams g
     WHERE g.lane = l.name AND g.handler_name IS NULL AND g.due_at <= clock_timestamp()
-    ORDER BY g.due_at LIMIT 10000) g
+    ORDER BY g.handler_name, g.due_at LIMIT 10000) g
   UNION ALL
   SELECT 'streams_parked', count(*), NULL FROM lane l CROSS JOIN LATERAL (
     SELECT FROM wh_inbox_streams g WHERE g.lane = l.name AND g.handler_name IS NULL AND g.due_at = 'infinity'

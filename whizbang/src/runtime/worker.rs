@@ -12,6 +12,10 @@ use super::{
 };
 use crate::store::{ClaimRequest, Store};
 
+/// How often a claim looks from the very start of the due rows. Inbox rows are written by short
+/// transactions, which become visible before the low watermarks have settled past them.
+const RESCAN: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// What one claim found.
 enum Claimed {
     /// There is probably more.
@@ -41,8 +45,7 @@ pub(crate) async fn work<S: Store>(shared: Arc<Shared<S>>) {
             shared.drop_sessions();
         }
         while !shared.stop.draining() {
-            let rescan =
-                last_rescan.is_none_or(|at: Instant| at.elapsed() >= shared.config.idle_poll);
+            let rescan = last_rescan.is_none_or(|at: Instant| at.elapsed() >= RESCAN);
             let claimed = claim(&shared, rescan).await;
             shared.note(&claimed);
             match claimed {
