@@ -113,7 +113,7 @@ impl Store for PgStore {
         session: &'s mut Self::Session,
         options: &TransactionOptions,
     ) -> StoreResult<Self::Transaction<'s>> {
-        session::begin(session, options).await
+        session::begin(session, options, self.inner.answer_within).await
     }
 
     async fn nested<'t>(

@@ -168,10 +168,9 @@ impl PgStore {
         let marks = &self.inner.claimed_up_to;
         let after: Vec<Option<DateTime<Utc>>> = room
             .iter()
-            .map(|room| {
-                (!request.rescan)
-                    .then(|| marks.get(&room.handler))
-                    .flatten()
+            .map(|room| match request.rescan {
+                true => None,
+                false => self.claim_from(&room.handler),
             })
             .collect();
         let query = self
@@ -202,10 +201,19 @@ impl PgStore {
         for row in &rows {
             let work = rows::claimed(row, request.token).map_err(store_error(DOING))?;
             let was_due = row.try_get("was_due_at").map_err(store_error(DOING))?;
-            marks.reached(&work.lease.handler, was_due);
+            let kind = (work.lease.handler.clone(), work.lease.stream_id.is_some());
+            marks.reached(&kind, was_due);
             works.push(work);
         }
         Ok(works)
+    }
+
+    /// Where to look for rows of a handler: rows without a stream and streams have a mark each, since
+    /// either may be far behind the other.
+    fn claim_from(&self, handler: &str) -> Option<DateTime<Utc>> {
+        let marks = &self.inner.claimed_up_to;
+        let mark = |ordered| marks.get(&(handler.to_owned(), ordered));
+        mark(false).into_iter().chain(mark(true)).min()
     }
 
     pub(crate) async fn next_rows(

@@ -5,6 +5,7 @@
 
 mod calls;
 mod contract;
+mod control;
 mod dead_letters;
 mod error;
 mod inbox;

@@ -10,7 +10,11 @@ use whizbang::{
     store::{Heartbeat, Instance, MaintenanceTask, StoreResult, Subscription},
 };
 
-use crate::{error::store_error, migrate, store::PgStore, store::interval};
+use crate::{
+    error::store_error,
+    migrate,
+    store::{MAINTENANCE_WITHIN, PgStore, interval},
+};
 
 /// Rows of one maintenance task in one transaction.
 const MAINTENANCE_BATCH: i32 = 10_000;
@@ -193,7 +197,7 @@ impl PgStore {
         self.rows("advance the deduplication horizon", horizon)
             .await?;
         let query = self.query(&self.calls().maintain).bind(MAINTENANCE_BATCH);
-        let rows = self.rows(DOING, query).await?;
+        let rows = self.rows_within(MAINTENANCE_WITHIN, DOING, query).await?;
         rows.iter()
             .map(|row| {
                 Ok(MaintenanceTask {

@@ -10,14 +10,15 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use sqlx::{
-    AssertSqlSafe, PgPool, Postgres, Row,
-    postgres::{PgArguments, PgPoolOptions, PgRow, types::PgInterval},
+    AssertSqlSafe, Connection, PgPool, Postgres, Row,
+    pool::PoolConnection,
+    postgres::{PgArguments, PgRow, types::PgInterval},
     query::Query,
 };
 use tokio::time::Instant;
 use whizbang::store::StoreResult;
 
-use crate::{calls::Calls, error::store_error, watermark::Watermarks};
+use crate::{calls::Calls, control::Control, error::store_error, watermark::Watermarks};
 
 /// The schema when nothing is said.
 pub(crate) const DEFAULT_SCHEMA: &str = "public";
@@ -26,9 +27,15 @@ pub(crate) const DEFAULT_SCHEMA: &str = "public";
 pub(crate) const BEGIN: &str =
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit TO on";
 
-/// Connections for heartbeats and renewals, apart from the pool so that busy handlers do not make
-/// an instance look dead.
-const CONTROL_CONNECTIONS: u32 = 1;
+/// How long PostgreSQL may take to answer a statement of ours when nothing is said.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// The same for heartbeats and renewals: two of them must fit into a lease, and one of them into
+/// the time after which peers take an instance for dead.
+const CONTROL_WITHIN: Duration = Duration::from_secs(10);
+
+/// The same for a round of maintenance, which looks at many rows.
+pub(crate) const MAINTENANCE_WITHIN: Duration = Duration::from_secs(600);
 
 /// Starts a service on PostgreSQL.
 ///
@@ -69,15 +76,17 @@ pub struct PgStore {
 pub(crate) struct Inner {
     pub(crate) pool: PgPool,
     /// Used by heartbeats and renewals only.
-    pub(crate) control: PgPool,
+    pub(crate) control: Control,
     pub(crate) calls: Calls,
     pub(crate) schema: String,
     /// Behind a pooler that mixes up prepared statements.
     pub(crate) pooler: bool,
+    /// How long an answer may take before its connection counts as broken.
+    pub(crate) answer_within: Duration,
     /// The session's defaults do not suit us, so every statement gets a transaction of its own.
     pub(crate) explicit: AtomicBool,
-    /// Due times up to which rows of each handler were claimed.
-    pub(crate) claimed_up_to: Watermarks<String, DateTime<Utc>>,
+    /// Due times up to which rows of each handler, without and with a stream, were claimed.
+    pub(crate) claimed_up_to: Watermarks<(String, bool), DateTime<Utc>>,
     /// Sequences up to which rows of each destination were delivered.
     pub(crate) delivered_up_to: Watermarks<String, i64>,
     /// When rows were last looked for from the start.
@@ -87,33 +96,49 @@ pub(crate) struct Inner {
 impl PgStore {
     /// The store in schema `public`.
     pub fn new(pool: PgPool) -> Self {
-        Self::build(pool, DEFAULT_SCHEMA, false)
+        Self::build(pool, DEFAULT_SCHEMA, false, ANSWER_WITHIN)
     }
 
     /// The store in another schema. Any name will do; it is always quoted.
     pub fn schema(self, schema: &str) -> Self {
-        Self::build(self.inner.pool.clone(), schema, self.inner.pooler)
+        let inner = &self.inner;
+        Self::build(
+            inner.pool.clone(),
+            schema,
+            inner.pooler,
+            inner.answer_within,
+        )
     }
 
     /// Set this behind a pooler in transaction mode that does not keep prepared statements apart
     /// (PgBouncer before 1.21, or without `max_prepared_statements`): every statement of ours is
     /// then unnamed and inside a transaction. It costs two round trips for each.
     pub fn pooler(self, pooler: bool) -> Self {
-        Self::build(self.inner.pool.clone(), &self.inner.schema, pooler)
+        let inner = &self.inner;
+        Self::build(
+            inner.pool.clone(),
+            &inner.schema,
+            pooler,
+            inner.answer_within,
+        )
     }
 
-    fn build(pool: PgPool, schema: &str, pooler: bool) -> Self {
-        let control = PgPoolOptions::new()
-            .max_connections(CONTROL_CONNECTIONS)
-            .min_connections(0)
-            .idle_timeout(Duration::from_secs(60))
-            .acquire_timeout(Duration::from_secs(10))
-            .connect_lazy_with((*pool.connect_options()).clone());
+    /// How long PostgreSQL may take to answer a statement of the framework before the connection
+    /// counts as broken and is closed: a network that swallows packets says nothing, ever. The
+    /// default is 30 s. Your own statements are bounded by the handler's timeout.
+    pub fn answer_within(self, longest: Duration) -> Self {
+        let inner = &self.inner;
+        Self::build(inner.pool.clone(), &inner.schema, inner.pooler, longest)
+    }
+
+    fn build(pool: PgPool, schema: &str, pooler: bool, answer_within: Duration) -> Self {
+        let control = Control::new((*pool.connect_options()).clone());
         Self {
             inner: Arc::new(Inner {
                 calls: Calls::new(schema),
                 schema: schema.to_owned(),
                 pooler,
+                answer_within,
                 explicit: AtomicBool::new(pooler),
                 claimed_up_to: Watermarks::default(),
                 delivered_up_to: Watermarks::default(),
@@ -144,7 +169,40 @@ impl PgStore {
         doing: &'static str,
         query: Query<'_, Postgres, PgArguments>,
     ) -> StoreResult<Vec<PgRow>> {
-        self.rows_on(&self.inner.pool, doing, query).await
+        self.rows_within(self.inner.answer_within, doing, query)
+            .await
+    }
+
+    /// The same with a time of its own for the answer.
+    pub(crate) async fn rows_within(
+        &self,
+        within: Duration,
+        doing: &'static str,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> StoreResult<Vec<PgRow>> {
+        let query = query.persistent(!self.inner.pooler);
+        let explicit = self.inner.explicit.load(Ordering::Relaxed);
+        let mut busy = Busy::new(
+            self.inner
+                .pool
+                .acquire()
+                .await
+                .map_err(store_error(doing))?,
+        );
+        let answer = async {
+            let connection = busy.connection()?;
+            if !explicit {
+                return query.fetch_all(&mut **connection).await;
+            }
+            let mut transaction = connection.begin_with(AssertSqlSafe(BEGIN)).await?;
+            let rows = query.fetch_all(&mut *transaction).await?;
+            transaction.commit().await?;
+            Ok(rows)
+        };
+        let answer = tokio::time::timeout(within, answer).await;
+        let rows = answer.map_err(|_elapsed| store_error(doing)(no_answer(within)))?;
+        busy.at_rest();
+        rows.map_err(store_error(doing))
     }
 
     /// The same on the connection that is kept for heartbeats and renewals.
@@ -153,26 +211,11 @@ impl PgStore {
         doing: &'static str,
         query: Query<'_, Postgres, PgArguments>,
     ) -> StoreResult<Vec<PgRow>> {
-        self.rows_on(&self.inner.control, doing, query).await
-    }
-
-    async fn rows_on(
-        &self,
-        pool: &PgPool,
-        doing: &'static str,
-        query: Query<'_, Postgres, PgArguments>,
-    ) -> StoreResult<Vec<PgRow>> {
         let query = query.persistent(!self.inner.pooler);
-        if !self.inner.explicit.load(Ordering::Relaxed) {
-            return query.fetch_all(pool).await.map_err(store_error(doing));
-        }
-        let in_transaction = async {
-            let mut transaction = pool.begin_with(AssertSqlSafe(BEGIN)).await?;
-            let rows = query.fetch_all(&mut *transaction).await?;
-            transaction.commit().await?;
-            Ok(rows)
-        };
-        in_transaction.await.map_err(store_error(doing))
+        let within = self.inner.answer_within.min(CONTROL_WITHIN);
+        let explicit = self.inner.explicit.load(Ordering::Relaxed);
+        let rows = self.inner.control.rows(within, explicit, query).await;
+        rows.map_err(store_error(doing))
     }
 
     /// Runs one statement that answers one value.
@@ -195,6 +238,39 @@ impl PgStore {
     pub(crate) fn query(&self, call: &crate::calls::Call) -> Query<'static, Postgres, PgArguments> {
         sqlx::query(call.sql())
     }
+}
+
+/// A connection with a statement under way. Dropped like this it is closed: going back to the pool
+/// it would wait for the answer, and keep its place there for as long.
+struct Busy(Option<PoolConnection<Postgres>>);
+
+impl Busy {
+    fn new(connection: PoolConnection<Postgres>) -> Self {
+        Self(Some(connection))
+    }
+
+    fn connection(&mut self) -> Result<&mut PoolConnection<Postgres>, sqlx::Error> {
+        self.0.as_mut().ok_or(sqlx::Error::WorkerCrashed)
+    }
+
+    /// The answer is here: the connection goes back to the pool.
+    fn at_rest(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        drop(self.0.take().map(PoolConnection::detach));
+    }
+}
+
+/// What a network that swallows everything looks like after a while.
+pub(crate) fn no_answer(within: Duration) -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(
+        std::io::ErrorKind::TimedOut,
+        format!("no answer within {within:?}, so the connection was closed"),
+    ))
 }
 
 /// A duration as PostgreSQL's interval; what is over 200 years is cut.

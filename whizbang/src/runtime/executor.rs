@@ -18,6 +18,9 @@ use crate::{
 /// Conflicts with other transactions that are repeated at once before they count as an error.
 const CONFLICT_RETRIES: u32 = 5;
 
+/// Completing and committing are given the handler's timeout, and this at least.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
 /// How long an inbox row waits when its command is being executed by somebody else.
 const BUSY_SNOOZE: Duration = Duration::from_millis(100);
 
@@ -173,7 +176,7 @@ impl<S: Store> Execution<'_, S> {
             // The connection may be busy with a statement: the guard closes it.
             Err(outcome) => return Err(Miss::Outcome(outcome)),
         };
-        let ended = self.end(context, answer).await;
+        let ended = self.end_in_time(context, answer).await;
         if ended.at_rest {
             guard.keep();
             if let Some(session) = guard.into_session() {
@@ -230,6 +233,20 @@ impl<S: Store> Execution<'_, S> {
             Err(CommandFailure::Handler(failure)) => Answer::Miss(missed::<S>(&failure)),
             Err(CommandFailure::Store(error)) => Answer::Miss(store_miss(error)),
         }
+    }
+
+    /// Ends the transaction, but does not wait for ever on a connection that has gone silent: the
+    /// message would keep its slot and, through its renewed lease, be kept from everybody else.
+    async fn end_in_time(&self, context: Context<'_, S>, answer: Answer) -> Ended {
+        let longest = self.handler.policy.timeout.max(END_WITHIN);
+        let end = tokio::time::timeout(longest, self.end(context, answer));
+        end.await.unwrap_or_else(|_elapsed| Ended {
+            at_rest: false,
+            result: Err(away(StoreError::message(
+                StoreErrorKind::CommitUnknown,
+                format!("the database did not answer the end of a transaction within {longest:?}"),
+            ))),
+        })
     }
 
     /// Completes and commits, or rolls back.
@@ -295,7 +312,7 @@ impl<S: Store> Execution<'_, S> {
                 Answer::Ready | Answer::Repeated => Ok(Outcome::Returned),
             };
         };
-        let ended = self.end(context, answer).await;
+        let ended = self.end_in_time(context, answer).await;
         if let Some(session) = slot {
             if ended.at_rest {
                 self.shared.keep_session(session);

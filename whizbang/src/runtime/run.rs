@@ -309,6 +309,11 @@ impl<S: Store> Run<S> {
                 shared.note::<()>(&Err(error));
                 // Not at once, or a database that is half away would be asked without pause.
                 self.give_back(work, Action::Snooze(AWAY_SNOOZE)).await;
+                if work.lease.stream_id.is_some() {
+                    // If the commit did go through, there was no row to report, and the rest of
+                    // the stream would wait until the lease runs out.
+                    give_stream_back(&shared, &work.lease).await;
+                }
                 Next::Over
             }
             Outcome::Aborted => {
