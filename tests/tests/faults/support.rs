@@ -99,3 +99,13 @@ pub(crate) async fn run(connection: &mut PgConnection, sql: &'static str) {
         .await
         .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
+
+/// Waits longer than usual for a condition, where leases and timeouts must pass first.
+pub(crate) async fn patiently<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
+    let waited = tokio::time::timeout(Duration::from_secs(90), async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "did not come true in time: {what}");
+}
