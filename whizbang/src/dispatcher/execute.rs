@@ -19,7 +19,8 @@ use crate::{
     handler::{Call, CommandSpec, HandlerResult, Inputs},
     registry::Handler,
     store::{
-        CommandRun, CommandState, Isolation, Store, StoreError, StoreErrorKind, TransactionOptions,
+        CommandRun, CommandState, Isolation, Store, StoreError, StoreErrorKind, StoreResult,
+        TransactionOptions,
     },
 };
 
@@ -30,6 +31,9 @@ type Turns = HashMap<(String, String), Arc<tokio::sync::Mutex<()>>>;
 
 /// Conflicts with other transactions that are retried at once, before they become an error.
 const CONFLICT_RETRIES: u32 = 5;
+
+/// Committing is given the handler's timeout, and this at least.
+const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// A command that is about to be executed; awaiting it executes it.
 #[must_use = "nothing is executed until this is awaited"]
@@ -206,7 +210,8 @@ impl<S: Store> CommandCall<'_, S> {
         let transaction = context.into_transaction();
         match outcome {
             Ok(CommandOutcome::Executed(reply)) => {
-                S::commit(transaction).await.map_err(|error| {
+                let committed = self.in_time(S::commit(transaction)).await;
+                committed.map_err(|error| {
                     if error.kind == StoreErrorKind::CommitUnknown {
                         ExecuteError::Unknown(error)
                     } else {
@@ -220,13 +225,13 @@ impl<S: Store> CommandCall<'_, S> {
                 Ok(Try::Reply(reply))
             }
             Ok(other) => {
-                if S::rollback(transaction).await.is_ok() {
+                if self.in_time(S::rollback(transaction)).await.is_ok() {
                     session.keep();
                 }
                 settle(other, run)
             }
             Err(ExecuteError::Store(error)) if error.kind == StoreErrorKind::Conflict => {
-                if S::rollback(transaction).await.is_ok() {
+                if self.in_time(S::rollback(transaction)).await.is_ok() {
                     session.keep();
                 }
                 Ok(Try::Conflict(error))
@@ -234,12 +239,25 @@ impl<S: Store> CommandCall<'_, S> {
             // A timeout may leave a statement running: the connection is closed with the guard.
             Err(error @ ExecuteError::Timeout(_)) => Err(error),
             Err(error) => {
-                if S::rollback(transaction).await.is_ok() {
+                if self.in_time(S::rollback(transaction)).await.is_ok() {
                     session.keep();
                 }
                 Err(error)
             }
         }
+    }
+
+    /// Waits for the end of a transaction, but not for ever on a connection that has gone silent;
+    /// the guard closes it then.
+    async fn in_time(&self, end: impl Future<Output = StoreResult<()>>) -> StoreResult<()> {
+        let longest = self.handler.policy.timeout.max(END_WITHIN);
+        let ended = tokio::time::timeout(longest, end).await;
+        ended.unwrap_or_else(|_elapsed| {
+            Err(StoreError::message(
+                StoreErrorKind::CommitUnknown,
+                format!("the database did not answer the end of a transaction within {longest:?}"),
+            ))
+        })
     }
 
     async fn run_in(
