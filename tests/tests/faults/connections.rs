@@ -118,6 +118,17 @@ async fn f106_a_silent_connection_is_given_up_and_the_work_goes_on() {
     }
     patiently("all are done", || world.is_quiet()).await;
     balances(&world, 60, 60).await;
+    // A silent connection may be met by a command as well: it ends, and a repeat gets through.
+    proxy.freeze();
+    let command = Pay {
+        payment_id: Uuid::now_v7(),
+        cents: 1_000,
+    };
+    patiently("the command is executed", || async {
+        app.dispatcher().execute(command.clone()).await.is_ok()
+    })
+    .await;
+    assert_eq!(world.count("SELECT count(*) FROM payments").await, 1);
     app.shutdown().await.expect("shutdown");
 }
 
