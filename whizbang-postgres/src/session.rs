@@ -178,10 +178,10 @@ impl PgStore {
             .fetch_one(connection)
             .await
             .map_err(store_error(DOING))?;
-        let read = || -> Result<(String, Option<Vec<u8>>, Option<String>), sqlx::Error> {
-            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
-        };
-        let (state, fingerprint, result) = read().map_err(store_error(DOING))?;
+        let state: String = row.try_get("state").map_err(store_error(DOING))?;
+        let fingerprint: Option<Vec<u8>> =
+            row.try_get("fingerprint").map_err(store_error(DOING))?;
+        let result: Option<String> = row.try_get("result").map_err(store_error(DOING))?;
         match state.as_str() {
             "fresh" => Ok(CommandState::Fresh),
             "done" => Ok(CommandState::Done(result)),
