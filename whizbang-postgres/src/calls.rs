@@ -35,10 +35,6 @@ macro_rules! calls {
                 }
             }
         }
-
-        /// Every call's text, for the test that prepares them all.
-        #[cfg(test)]
-        pub(crate) const ALL: &[&str] = &[$($statement),*];
     };
 }
 
