@@ -189,7 +189,11 @@ pub(crate) async fn effect(
         .map(drop)
 }
 
-pub(crate) async fn play(script: &Script, cx: &mut HandlerContext<'_>, number: i64) -> Result<(), BoxError> {
+pub(crate) async fn play(
+    script: &Script,
+    cx: &mut HandlerContext<'_>,
+    number: i64,
+) -> Result<(), BoxError> {
     match script.next(number) {
         Step::Succeed => {}
         Step::Fail => return Err("the script says fail".into()),

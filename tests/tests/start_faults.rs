@@ -198,7 +198,7 @@ async fn refused(builder: Builder<MemoryStore>) -> Vec<StartFault> {
 
 #[tokio::test]
 async fn every_fault_is_in_one_error() {
-    let builder = Builder::new(MemoryStore::new().with_connections(8))
+    let builder = Builder::new(MemoryStore::new().limited_to(8))
         .without_discovery()
         .register::<note>()
         .register::<note_again>()
