@@ -19,6 +19,8 @@ mod watermark;
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(doctest)]
+mod guide;
 
 pub use migrate::{MigrateError, SCHEMA_VERSION, migrate, migrate_schema, migration_script};
 pub use service::StatusLine;
