@@ -46,6 +46,11 @@ impl Client {
         }
     }
 
+    /// The same process before it has done anything, with so many connections.
+    pub(super) fn limited_to(&self, connections: usize) -> Self {
+        Self::new(self.id, Arc::clone(&self.faults), Some(connections))
+    }
+
     pub(super) fn crash(&self) {
         self.crashed.store(true, Ordering::Release);
     }

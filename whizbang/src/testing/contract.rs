@@ -338,8 +338,8 @@ impl Store for MemoryStore {
     }
 
     async fn cancel_scheduled(&self, ids: &[Uuid]) -> StoreResult<u64> {
-        self.simple(Operation::CancelScheduled, |tables, _| {
-            outbox::cancel(tables, ids)
+        self.simple(Operation::CancelScheduled, |tables, now| {
+            outbox::cancel(tables, ids, now)
         })
         .await
     }

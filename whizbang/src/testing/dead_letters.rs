@@ -99,7 +99,7 @@ fn bring_back(tables: &mut Tables, dead: &Dead, now: Time) -> Result<(), &'stati
             if let Some(gate) = gate_of(tables, &row) {
                 gate.due = now;
             }
-            tables.inbox.insert(row.sequence, row);
+            tables.insert_row(row);
         }
         Source::Row(row) => {
             let sequence = tables.next_sequence();

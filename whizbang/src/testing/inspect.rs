@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
+use uuid::Uuid;
 
-use super::{locks::Unit, memory::MemoryStore};
+use super::memory::MemoryStore;
 
 /// How much of everything there is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,6 +19,21 @@ pub struct Load {
     pub outbox: usize,
     /// Dead letters.
     pub dead: usize,
+}
+
+/// A row that was stored in the inbox: its place in the order of its stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Its place; a requeued row has a new one.
+    pub sequence: i64,
+    /// The message.
+    pub message_id: Uuid,
+    /// The handler it is for.
+    pub handler: String,
+    /// The handler's lane.
+    pub lane: String,
+    /// The stream.
+    pub stream_id: Option<Uuid>,
 }
 
 /// The user's own tables, as far as they are committed.
@@ -45,6 +61,16 @@ impl MemoryStore {
     /// The database's clock.
     pub fn now(&self) -> DateTime<Utc> {
         self.database.clock.now()
+    }
+
+    /// Remembers every row that is stored from now on.
+    pub fn keep_journal(&self) {
+        self.database.lock().journal.get_or_insert_default();
+    }
+
+    /// The rows stored since [`keep_journal`](Self::keep_journal), in the order of their storing.
+    pub fn journal(&self) -> Vec<Stored> {
+        self.database.lock().journal.clone().unwrap_or_default()
     }
 
     /// How much of everything there is.
@@ -90,9 +116,7 @@ impl MemoryStore {
                 }
                 continue;
             };
-            let unit = Unit::Gate(row.lane.clone(), stream);
-            let has_gate = tables.gates.contains_key(&(row.lane.clone(), stream));
-            if row.due.is_none() && (!has_gate || tables.locks.is_closing(&unit)) {
+            if row.due.is_none() && !tables.gates.contains_key(&(row.lane.clone(), stream)) {
                 found.push(format!(
                     "row {} of {} is quiet and no gate answers for it",
                     row.id, row.handler

@@ -263,7 +263,7 @@ fn place_single(
         row.instance = Some(offer.instance);
     }
     let work = handed.map(|offer| row.work(offer.token));
-    tables.inbox.insert(row.sequence, row);
+    tables.insert_row(row);
     work
 }
 
@@ -300,7 +300,8 @@ fn place_stream(
     for row in &mut rows {
         row.due = (!quiet).then_some(now);
     }
-    let places = rows.into_iter().map(|row| (row.sequence, row));
-    tables.inbox.extend(places);
+    for row in rows {
+        tables.insert_row(row);
+    }
     run
 }

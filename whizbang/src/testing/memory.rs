@@ -94,9 +94,13 @@ impl MemoryStore {
         Self::handle(Arc::clone(&self.database), faults, limit)
     }
 
-    /// A handle for another process that has so many connections, and no faults.
-    pub fn with_connections(&self, connections: usize) -> Self {
-        Self::handle(Arc::clone(&self.database), NoFaults, Some(connections))
+    /// Gives the process so many connections; to be called before anything else.
+    #[must_use]
+    pub fn limited_to(&self, connections: usize) -> Self {
+        Self {
+            client: Arc::new(self.client.limited_to(connections)),
+            database: Arc::clone(&self.database),
+        }
     }
 
     fn handle(database: Arc<Database>, faults: impl Faults, connections: Option<usize>) -> Self {
@@ -127,6 +131,12 @@ impl MemoryStore {
     /// Stops the process of this handle for a time; then it goes on as if nothing had happened.
     pub fn stall(&self, time: Duration) {
         self.client.stall(time);
+    }
+
+    /// Returns once the process of this handle runs; never, if it has ended. What stands for the
+    /// rest of the process in a simulation, such as its connection to a broker, waits for this.
+    pub async fn running(&self) {
+        self.client.standing().await;
     }
 
     /// Restarts the database: it rolls back what is open, cuts all connections, and refuses calls

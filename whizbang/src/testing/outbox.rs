@@ -250,15 +250,18 @@ pub(super) fn release(tables: &mut Tables, destination: &str, instance: Uuid) {
     }
 }
 
-/// Cancels messages that are scheduled and have not left; counts messages, not rows.
-pub(super) fn cancel(tables: &mut Tables, ids: &[Uuid]) -> u64 {
-    let mut cancelled = HashSet::new();
-    tables.outbox.retain(|_, entry| {
-        let cancel = entry.scheduled_at.is_some() && ids.contains(&entry.envelope.id);
-        if cancel {
-            cancelled.insert(entry.envelope.id);
-        }
-        !cancel
+/// Cancels messages that are not due yet; counts messages, not rows. One that is due may have left
+/// for one destination and not for another, so it is too late for it.
+pub(super) fn cancel(tables: &mut Tables, ids: &[Uuid], now: Time) -> u64 {
+    let is_due = |entry: &OutboxEntry| entry.scheduled_at.is_none_or(|time| time <= now);
+    let of = |id: Uuid| move |entry: &&OutboxEntry| entry.envelope.id == id;
+    let mut cancelled: HashSet<_> = ids.iter().copied().collect();
+    cancelled.retain(|id| {
+        let mut rows = tables.outbox.values().filter(of(*id)).peekable();
+        rows.peek().is_some() && !rows.any(is_due)
     });
+    tables
+        .outbox
+        .retain(|_, entry| !cancelled.contains(&entry.envelope.id));
     cancelled.len() as u64
 }

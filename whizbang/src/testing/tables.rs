@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use uuid::Uuid;
 
-use super::{clock::Time, flaw::Flaw, locks::Locks};
+use super::{clock::Time, flaw::Flaw, inspect::Stored, locks::Locks};
 use crate::{
     Envelope, Headers, Payload, StreamKey,
     store::{Lease, Work},
@@ -171,6 +171,8 @@ pub(super) struct Tables {
     pub(super) commands: HashMap<(String, String), CommandResult>,
     pub(super) dead: BTreeMap<i64, Dead>,
     next_dead: i64,
+    /// Every row ever stored, if a test asked for it.
+    pub(super) journal: Option<Vec<Stored>>,
     /// The user's own tables: rows by key, and rows in the order of their commits.
     pub(super) values: BTreeMap<(String, String), serde_json::Value>,
     pub(super) lists: BTreeMap<String, Vec<serde_json::Value>>,
@@ -196,6 +198,20 @@ impl Tables {
         self.subscriptions
             .iter()
             .any(|line| line.handler == handler)
+    }
+
+    /// Writes a row that was not there before.
+    pub(super) fn insert_row(&mut self, row: InboxRow) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(Stored {
+                sequence: row.sequence,
+                message_id: row.id,
+                handler: row.handler.clone(),
+                lane: row.lane.clone(),
+                stream_id: row.stream,
+            });
+        }
+        self.inbox.insert(row.sequence, row);
     }
 
     /// The row of a message for a handler.

@@ -25,6 +25,7 @@ topic! {
     P4: an_id_waits_once_for_each_destination,
     P4: a_scheduled_message_waits_for_its_time,
     P4: a_scheduled_message_can_be_cancelled_until_it_leaves,
+    P4: what_has_left_for_one_destination_cannot_be_cancelled,
     P4: a_row_stays_until_it_is_acknowledged,
     P5: one_instance_relays_at_a_time,
     P1: the_first_sending_is_remembered,
@@ -319,6 +320,27 @@ async fn a_scheduled_message_can_be_cancelled_until_it_leaves<H: Harness>(harnes
     must!(
         Relay::new(&bench).claim(10).await?.is_empty(),
         "nothing for the broker"
+    );
+    Ok(())
+}
+
+async fn what_has_left_for_one_destination_cannot_be_cancelled<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let message = event("noted", 1);
+    let later = |destination| OutboxDraft {
+        when: Schedule::After(SECOND * 60),
+        ..draft(&message, destination)
+    };
+    bench.publish(&[later(SERVICE), later(BROKER)]).await?;
+    bench.pass(SECOND * 61).await?;
+    let moved = bench.store.deliver_locally(SERVICE, 10, None).await?.moved;
+    must_eq!(moved, 1, "it has left for the own service");
+    let cancelled = bench.store.cancel_scheduled(&[message.id]).await?;
+    must_eq!(cancelled, 0, "it is too late");
+    must_eq!(
+        Relay::new(&bench).claim(10).await?.len(),
+        1,
+        "the broker gets it as well"
     );
     Ok(())
 }
