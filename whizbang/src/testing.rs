@@ -32,6 +32,6 @@ mod writes;
 
 pub use faults::{Fault, Faults, NoFaults, Operation};
 pub use flaw::Flaw;
-pub use inspect::{Effects, Load};
+pub use inspect::{Effects, Load, Stored};
 pub use memory::MemoryStore;
 pub use session::{MemoryConnection, MemorySession, MemoryTransaction};
