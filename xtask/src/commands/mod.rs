@@ -1,6 +1,7 @@
 //! The list of commands.
 
 mod demo;
+mod simulate;
 mod test;
 
 use std::process::ExitCode;
@@ -15,6 +16,10 @@ pub(crate) enum Task {
     /// It shows handlers, outbox and idempotent commands on real input. Everything after `demo` is
     /// passed to the example; `cargo xtask demo -- --help` lists what it understands.
     Demo(demo::Demo),
+    /// Simulates services with faults at every call, under paused time and by seed.
+    ///
+    /// No database is needed. A seed that breaks a promise says what is wrong; `--seed` repeats it.
+    Simulate(simulate::Simulate),
     /// Runs every check that must pass before a change is merged.
     ///
     /// The formatting, the lints, all tests with all features, and the documentation. It stops at
@@ -26,6 +31,7 @@ pub(crate) enum Task {
 pub(crate) fn run(task: &Task, offline: bool) -> anyhow::Result<ExitCode> {
     match task {
         Task::Demo(demo) => demo.run(offline),
+        Task::Simulate(simulate) => simulate.run(),
         Task::Test(test) => test.run(offline),
     }
 }
