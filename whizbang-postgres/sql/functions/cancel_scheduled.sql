@@ -1,9 +1,10 @@
--- Cancels messages that are scheduled and have not fallen due; returns how many.
+-- Cancels messages whose time has not come; returns how many. After that it is too late, even while a
+-- row still waits to be promoted: the row of another destination may have left.
 -- Waits for a row that is being promoted, and then finds it no longer scheduled. Index: wh_outbox_pkey.
 CREATE OR REPLACE FUNCTION cancel_scheduled(p_message_ids uuid[])
 RETURNS bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
   WITH gone AS (
-    DELETE FROM wh_outbox o WHERE o.message_id = ANY (p_message_ids) AND o.scheduled_at IS NOT NULL
+    DELETE FROM wh_outbox o WHERE o.message_id = ANY (p_message_ids) AND o.scheduled_at > clock_timestamp()
     RETURNING o.message_id)
   SELECT count(DISTINCT g.message_id) FROM gone g
 $$;
