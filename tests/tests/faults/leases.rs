@@ -500,3 +500,83 @@ async fn f074_restarts_before_a_handler_begins_are_no_attempts() {
     assert_eq!(world.count("SELECT count(*) FROM effects").await, 10);
     app.shutdown().await.expect("shutdown");
 }
+
+#[tokio::test]
+async fn f058_a_worker_past_its_lease_cannot_complete_what_another_one_works_on() {
+    let world = World::new().await;
+    let service = || {
+        world
+            .service()
+            .register::<scripted>()
+            .register::<note_stepped>()
+    };
+    let effects = async |number| {
+        world.effects("scripted", number).await + world.effects("note_stepped", number).await
+    };
+    for number in [1, 2] {
+        world.script.steps(number, [Step::Wait, Step::Wait]);
+        // It is handed its message as it stores it, and does not look for work by itself.
+        let late = service()
+            .configure(|config| config.idle_poll = Duration::from_secs(60))
+            .start()
+            .await
+            .expect("start");
+        match number {
+            1 => world.feed(&Ping { number }),
+            _ => world.feed(&Stepped {
+                stream: "s".into(),
+                number,
+            }),
+        };
+        world.script.entered().await;
+        end_leases(&world).await;
+        let owner = service().start().await.expect("start");
+        world.script.entered().await;
+        // Whoever waits longest goes on first: the one that has lost its lease.
+        world.script.go();
+        wait_until("it was refused", || async {
+            late.counts().leases_lost == 1
+        })
+        .await;
+        assert_eq!(effects(number).await, 0, "nothing of it is committed");
+        world.script.go();
+        wait_until("the owner is done", || async {
+            owner.counts().completed == 1
+        })
+        .await;
+        world.quiet().await;
+        assert_eq!(world.script.calls(number), 2);
+        assert_eq!(effects(number).await, 1);
+        late.shutdown().await.expect("shutdown");
+        owner.shutdown().await.expect("shutdown");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_is_stored_while_its_stream_is_being_closed_is_not_forgotten() {
+    let world = World::new().await;
+    let store = store_after(&world, world.service().register::<note_stepped>()).await;
+    let step = |number| {
+        let stream = "s".to_owned();
+        envelope(Uuid::now_v7(), &Stepped { stream, number })
+    };
+    store.store_inbox(&[step(1)], None).await.expect("store");
+    let held = claim(&store, "note_stepped", 1).await.remove(0).lease;
+    let completed = store.complete_batch(std::slice::from_ref(&held)).await;
+    assert_eq!(completed.expect("complete"), [true]);
+    // The stream is empty and its gate goes, but that is not committed when the next row comes.
+    let mut closing = world.pool.begin().await.expect("begin");
+    sqlx::query("SELECT close_streams(ARRAY[$1], ARRAY[$2], ARRAY[$3])")
+        .bind(&held.lane)
+        .bind(held.stream_id)
+        .bind(held.token)
+        .execute(&mut *closing)
+        .await
+        .expect("close");
+    store.store_inbox(&[step(2)], None).await.expect("store");
+    closing.commit().await.expect("commit");
+    wait_until("the row is found", || async {
+        !claim(&store, "note_stepped", 1).await.is_empty()
+    })
+    .await;
+}
