@@ -28,7 +28,13 @@ struct Worker {
     killed: bool,
 }
 
-enum News {
+/// Something that a worker said, or its end.
+pub(crate) struct News {
+    worker: usize,
+    what: What,
+}
+
+enum What {
     Report(Report),
     Ended,
 }
@@ -41,8 +47,8 @@ pub(crate) struct Fleet {
     workers: BTreeMap<usize, Worker>,
     next_worker: usize,
     next_delivery: u64,
-    news: mpsc::UnboundedReceiver<(usize, News)>,
-    sender: mpsc::UnboundedSender<(usize, News)>,
+    news: mpsc::UnboundedReceiver<News>,
+    sender: mpsc::UnboundedSender<News>,
     /// Deliveries handed out, repeated ones included.
     pub(crate) delivered: u64,
     /// Deliveries that some worker has stored.
@@ -104,14 +110,13 @@ impl Fleet {
     }
 
     /// Hands a line to one of the workers.
-    pub(crate) async fn deliver(&mut self, line: LineNumber, text: &[u8]) {
+    pub(crate) async fn deliver(&mut self, line: LineNumber, text: &[u8]) -> anyhow::Result<()> {
         let delivery = self.next_delivery;
         self.next_delivery += 1;
         self.delivered += 1;
         let chosen = self.random.random_range(0..self.workers.len().max(1));
-        let Some(worker) = self.workers.values_mut().nth(chosen) else {
-            return;
-        };
+        let worker = self.workers.values_mut().nth(chosen);
+        let worker = worker.context("there is no worker to deliver to")?;
         worker.unsettled.insert(delivery, line);
         if let Some(input) = &mut worker.input
             && input
@@ -122,6 +127,7 @@ impl Fleet {
             // The worker is dead; the news of its end brings the delivery back.
             worker.input = None;
         }
+        Ok(())
     }
 
     /// Deliveries that nobody has stored yet.
@@ -151,18 +157,20 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits for news and takes it in. Returns lines that were on their way to a killed worker:
-    /// they must be delivered again.
-    pub(crate) async fn listen(&mut self) -> anyhow::Result<Vec<LineNumber>> {
-        let Some((number, news)) = self.news.recv().await else {
-            return Ok(Vec::new());
-        };
-        match news {
-            News::Report(report) => {
-                self.note(number, report);
+    /// Waits for news. Dropping the future loses nothing; what it returns must be taken in.
+    pub(crate) async fn news(&mut self) -> Option<News> {
+        self.news.recv().await
+    }
+
+    /// Takes news in. Returns lines that were on their way to a killed worker: they must be
+    /// delivered again. Must not be dropped half-way, or a dead worker and its lines are forgotten.
+    pub(crate) async fn take_in(&mut self, news: News) -> anyhow::Result<Vec<LineNumber>> {
+        match news.what {
+            What::Report(report) => {
+                self.note(news.worker, report);
                 Ok(Vec::new())
             }
-            News::Ended => self.replace(number).await,
+            What::Ended => self.replace(news.worker).await,
         }
     }
 
@@ -213,12 +221,12 @@ impl Fleet {
             worker.input = None;
         }
         while !self.workers.is_empty() {
-            let Some((number, news)) = self.news.recv().await else {
+            let Some(news) = self.news().await else {
                 break;
             };
-            match news {
-                News::Report(report) => self.note(number, report),
-                News::Ended => self.bury(number).await?,
+            match news.what {
+                What::Report(report) => self.note(news.worker, report),
+                What::Ended => self.bury(news.worker).await?,
             }
         }
         Ok(())
@@ -238,14 +246,16 @@ impl Fleet {
 }
 
 /// Passes on what a worker says until its end.
-async fn listen(number: usize, output: ChildStdout, sender: mpsc::UnboundedSender<(usize, News)>) {
+async fn listen(worker: usize, output: ChildStdout, sender: mpsc::UnboundedSender<News>) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         // Only the last line of a killed worker can be unreadable.
         if let Ok(report) = serde_json::from_str(&line) {
+            let what = What::Report(report);
             // Nobody listens any more only when the whole run is over.
-            let _ = sender.send((number, News::Report(report)));
+            let _ = sender.send(News { worker, what });
         }
     }
-    let _ = sender.send((number, News::Ended));
+    let what = What::Ended;
+    let _ = sender.send(News { worker, what });
 }

@@ -2,13 +2,13 @@
 
 use std::{path::PathBuf, time::Duration, time::Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use sqlx::PgPool;
 
 use crate::{
     feed,
-    fleet::Fleet,
+    fleet::{Fleet, News},
     ledger,
     progress::{Display, Progress},
     schema,
@@ -121,10 +121,16 @@ impl Shop {
     async fn work(&mut self, plan: Vec<Vec<usize>>, chaos: bool) -> anyhow::Result<()> {
         for window in plan {
             for line in window {
-                self.deliver(line).await;
+                self.deliver(line).await?;
             }
             self.settle().await?;
         }
+        let stored = self.fleet.stored;
+        ensure!(
+            stored == self.planned as u64,
+            "{stored} of {} deliveries were stored; the example lost the rest",
+            self.planned
+        );
         if chaos {
             self.fleet.kill_one()?;
         }
@@ -132,10 +138,9 @@ impl Shop {
         self.fleet.stop().await
     }
 
-    async fn deliver(&mut self, line: usize) {
-        if let Some(text) = self.lines.get(line) {
-            self.fleet.deliver(line, text).await;
-        }
+    async fn deliver(&mut self, line: usize) -> anyhow::Result<()> {
+        let text = self.lines.get(line).context("a line that is not there")?;
+        self.fleet.deliver(line, text).await
     }
 
     /// Waits until every delivery is stored; those of killed workers are delivered again.
@@ -165,13 +170,19 @@ impl Shop {
         Ok(())
     }
 
-    /// Takes in what a worker has to say, for a moment.
+    /// Takes in what a worker has to say, if one says something within a moment. The timeout is
+    /// around the waiting only: what has been heard must be dealt with to its end.
     async fn hear(&mut self) -> anyhow::Result<()> {
         let moment = Duration::from_millis(50);
-        if let Ok(lines) = tokio::time::timeout(moment, self.fleet.listen()).await {
-            for line in lines? {
-                self.deliver(line).await;
-            }
+        match tokio::time::timeout(moment, self.fleet.news()).await {
+            Ok(Some(news)) => self.take_in(news).await,
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
+    async fn take_in(&mut self, news: News) -> anyhow::Result<()> {
+        for line in self.fleet.take_in(news).await? {
+            self.deliver(line).await?;
         }
         Ok(())
     }
@@ -182,10 +193,8 @@ impl Shop {
         let mut last = (Instant::now(), None);
         loop {
             tokio::select! {
-                lines = self.fleet.listen() => {
-                    for line in lines? {
-                        self.deliver(line).await;
-                    }
+                Some(news) = self.fleet.news() => {
+                    self.take_in(news).await?;
                     continue;
                 }
                 _ = looks.tick() => {}
