@@ -20,6 +20,9 @@ enum Life {
 
 /// Runs one process after another in the same place until the simulation ends.
 pub(crate) async fn run(world: World, place: u64) {
+    if place != 0 {
+        world.complete().await;
+    }
     let dice = Dice::new(world.seed, 500 + place);
     let mut process = place * 10_000;
     loop {

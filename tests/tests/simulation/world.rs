@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use uuid::Uuid;
 use whizbang::{Dispatcher, testing::MemoryStore};
 
@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) replies: Mutex<BTreeMap<String, Vec<u64>>>,
     /// Scheduled messages that somebody tried to cancel: what the store answered.
     pub(crate) cancelled: Mutex<HashMap<Uuid, Option<bool>>>,
+    /// Set once the place with all handlers has started.
+    complete: watch::Sender<bool>,
     dispatchers: Mutex<BTreeMap<u64, Dispatcher<MemoryStore>>>,
 }
 
@@ -68,6 +70,7 @@ impl World {
             outside: Mutex::default(),
             replies: Mutex::default(),
             cancelled: Mutex::default(),
+            complete: watch::Sender::new(false),
             dispatchers: Mutex::default(),
             store,
         }))
@@ -101,9 +104,21 @@ impl World {
     /// An instance is there for clients, or is gone.
     pub(crate) fn serve(&self, instance: u64, dispatcher: Option<Dispatcher<MemoryStore>>) {
         match dispatcher {
-            Some(dispatcher) => drop(self.dispatchers().insert(instance, dispatcher)),
+            Some(dispatcher) => {
+                self.dispatchers().insert(instance, dispatcher);
+                if instance == 0 {
+                    self.complete.send_replace(true);
+                }
+            }
             None => drop(self.dispatchers().remove(&instance)),
         }
+    }
+
+    /// Waits until all handlers have subscribed. What came before would rightly be given to fewer.
+    pub(crate) async fn complete(&self) {
+        let mut complete = self.complete.subscribe();
+        // The sender lives as long as the world.
+        let _ = complete.wait_for(|complete| *complete).await;
     }
 
     /// Any instance that is there.
