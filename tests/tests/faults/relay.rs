@@ -72,6 +72,11 @@ async fn f029_nothing_leaves_before_the_commit_and_everything_after() {
     // The handler has written and published, the completion is done, COMMIT has been sent.
     until_blocked(&world, "COMMIT").await;
     assert_eq!(world.script.calls(1), 1);
+    // A row that anybody can see is either still there or was offered to the broker.
+    assert!(
+        outbox_empty(&world).await,
+        "nobody sees it before the commit"
+    );
     assert_eq!(out.offered(), 0, "not before the commit");
     assert_eq!(world.effects("scripted", 1).await, 0);
     run(&mut holder, "SELECT pg_advisory_unlock(29)").await;
