@@ -12,6 +12,7 @@ mod pass {
     mod names;
     mod renamed;
     mod shapes;
+    mod spawned;
 }
 
 use std::process::Command;

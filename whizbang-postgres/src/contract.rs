@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use sqlx::{PgConnection, Postgres, Transaction, pool::PoolConnection};
 use uuid::Uuid;
 use whizbang::{
@@ -139,12 +140,12 @@ impl Store for PgStore {
         self.is_fenced(connection, fence).await
     }
 
-    async fn commit(transaction: Self::Transaction<'_>) -> StoreResult<()> {
-        session::commit(transaction).await
+    fn commit<'s>(transaction: Self::Transaction<'s>) -> BoxFuture<'s, StoreResult<()>> {
+        Box::pin(session::commit(transaction))
     }
 
-    async fn rollback(transaction: Self::Transaction<'_>) -> StoreResult<()> {
-        session::rollback(transaction).await
+    fn rollback<'s>(transaction: Self::Transaction<'s>) -> BoxFuture<'s, StoreResult<()>> {
+        Box::pin(session::rollback(transaction))
     }
 
     fn classify(error: &(dyn std::error::Error + 'static)) -> Option<StoreErrorKind> {

@@ -14,6 +14,7 @@
 use std::{future::Future, time::Duration};
 
 use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::{CommandKey, Envelope, Headers, MessageKind, Payload};
@@ -498,12 +499,12 @@ pub trait Store: Clone + Send + Sync + 'static {
         fence: Uuid,
     ) -> impl Future<Output = StoreResult<bool>> + Send;
 
-    /// Commits.
-    fn commit(transaction: Self::Transaction<'_>) -> impl Future<Output = StoreResult<()>> + Send;
+    /// Commits. Boxed like [`rollback`](Self::rollback): an opaque future that holds a generic
+    /// associated type makes callers not `Send` (rust-lang/rust#100013).
+    fn commit<'s>(transaction: Self::Transaction<'s>) -> BoxFuture<'s, StoreResult<()>>;
 
     /// Rolls back and leaves the session usable.
-    fn rollback(transaction: Self::Transaction<'_>)
-    -> impl Future<Output = StoreResult<()>> + Send;
+    fn rollback<'s>(transaction: Self::Transaction<'s>) -> BoxFuture<'s, StoreResult<()>>;
 
     /// What kind of database error hides in the chain of an error that a handler returned, if
     /// any: the runtime repeats conflicts at once and counts no attempt while the database is

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use super::{
@@ -215,12 +216,12 @@ impl Store for MemoryStore {
             .await
     }
 
-    async fn commit(transaction: Self::Transaction<'_>) -> StoreResult<()> {
-        transaction.commit().await
+    fn commit<'s>(transaction: Self::Transaction<'s>) -> BoxFuture<'s, StoreResult<()>> {
+        Box::pin(transaction.commit())
     }
 
-    async fn rollback(transaction: Self::Transaction<'_>) -> StoreResult<()> {
-        transaction.roll_back().await
+    fn rollback<'s>(transaction: Self::Transaction<'s>) -> BoxFuture<'s, StoreResult<()>> {
+        Box::pin(transaction.roll_back())
     }
 
     fn classify(error: &(dyn std::error::Error + 'static)) -> Option<StoreErrorKind> {
