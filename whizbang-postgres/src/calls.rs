@@ -41,7 +41,8 @@ macro_rules! calls {
 calls! {
     register = "SELECT {s}.register_instance($1, $2, $3, $4, $5, $6)";
     heartbeat = "SELECT * FROM {s}.record_heartbeat($1, $2, $3, $4, $5, $6)";
-    deregister = "SELECT {s}.deregister_instance($1)";
+    deregister = "SELECT {s}.deregister_instance($1, $2)";
+    release_leases = "SELECT {s}.release_leases($1, $2, $3, false)";
     rename = "SELECT {s}.rename_service($1, $2)";
     advance_horizon = "SELECT {s}.advance_dedup_horizon()";
     maintain = "SELECT task, affected FROM {s}.perform_maintenance($1)";
@@ -62,7 +63,7 @@ calls! {
     deliver_locally = "SELECT * FROM {s}.deliver_outbox_locally($1, $2, $3, $4, $5, $6, $7, $8)";
     claim_outbox = "SELECT * FROM {s}.claim_outbox($1, $2, $3, $4, $5)";
     complete_outbox = "SELECT {s}.complete_outbox_published($1, $2, $3)";
-    report_outbox = "SELECT message_id, outcome FROM {s}.report_outbox_failures($1, $2, $3, $4, $5)";
+    report_outbox = "SELECT message_id, outcome FROM {s}.report_outbox_failures($1, $2, $3, $4, $5, $6)";
     release_relay = "SELECT {s}.release_relay($1, $2)";
     cancel = "SELECT {s}.cancel_scheduled($1)";
     dead_letters = "SELECT *, event_data::text AS payload FROM {s}.wh_dead_letters WHERE id > $1 ORDER BY id LIMIT $2";

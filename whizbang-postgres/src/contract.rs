@@ -46,8 +46,17 @@ impl Store for PgStore {
             .await
     }
 
-    async fn deregister(&self, instance: Uuid) -> StoreResult<()> {
-        self.deregister_instance(instance).await
+    async fn deregister(&self, instance: Uuid, lease: Duration) -> StoreResult<()> {
+        self.deregister_instance(instance, lease).await
+    }
+
+    async fn release_leases(
+        &self,
+        instance: Uuid,
+        tokens: &[Uuid],
+        lease: Duration,
+    ) -> StoreResult<u64> {
+        self.release_leases_under(instance, tokens, lease).await
     }
 
     async fn maintain(&self) -> StoreResult<Vec<MaintenanceTask>> {
@@ -217,8 +226,14 @@ impl Store for PgStore {
             .await
     }
 
-    async fn report_outbox(&self, destination: &str, refusals: &[Refusal]) -> StoreResult<()> {
-        self.report_outbox_failures(destination, refusals).await
+    async fn report_outbox(
+        &self,
+        destination: &str,
+        token: Uuid,
+        refusals: &[Refusal],
+    ) -> StoreResult<bool> {
+        self.report_outbox_failures(destination, token, refusals)
+            .await
     }
 
     async fn release_relay(&self, destination: &str, instance: Uuid) -> StoreResult<()> {

@@ -173,8 +173,10 @@ impl PgStore {
     pub(crate) async fn report_outbox_failures(
         &self,
         destination: &str,
+        token: Uuid,
         refusals: &[Refusal],
-    ) -> StoreResult<()> {
+    ) -> StoreResult<bool> {
+        const DOING: &str = "report refused messages";
         let query = self
             .query(&self.calls().report_outbox)
             .bind(
@@ -204,9 +206,15 @@ impl PgStore {
                     .iter()
                     .map(|refusal| refusal.error.clone())
                     .collect::<Vec<_>>(),
-            );
-        self.rows("report refused messages", query).await?;
-        Ok(())
+            )
+            .bind(token);
+        let rows = self.rows(DOING, query).await?;
+        let lost = |row: &sqlx::postgres::PgRow| {
+            let outcome: Result<String, _> = row.try_get("outcome");
+            outcome.map(|outcome| outcome == "lost")
+        };
+        let outcomes: Result<Vec<_>, _> = rows.iter().map(lost).collect();
+        Ok(!outcomes.map_err(store_error(DOING))?.contains(&true))
     }
 
     pub(crate) async fn release_outbox_relay(

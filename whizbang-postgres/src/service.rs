@@ -184,10 +184,32 @@ impl PgStore {
         read().map_err(store_error(DOING))
     }
 
-    pub(crate) async fn deregister_instance(&self, instance: Uuid) -> StoreResult<()> {
-        let query = self.query(&self.calls().deregister).bind(instance);
+    pub(crate) async fn deregister_instance(
+        &self,
+        instance: Uuid,
+        lease: Duration,
+    ) -> StoreResult<()> {
+        let query = self
+            .query(&self.calls().deregister)
+            .bind(instance)
+            .bind(interval(lease));
         self.control_rows("deregister the instance", query).await?;
         Ok(())
+    }
+
+    pub(crate) async fn release_leases_under(
+        &self,
+        instance: Uuid,
+        tokens: &[Uuid],
+        lease: Duration,
+    ) -> StoreResult<u64> {
+        let query = self
+            .query(&self.calls().release_leases)
+            .bind(vec![instance])
+            .bind(tokens)
+            .bind(interval(lease));
+        let released: i64 = self.value("give leases back", query).await?;
+        Ok(released.unsigned_abs())
     }
 
     pub(crate) async fn perform_maintenance(&self) -> StoreResult<Vec<MaintenanceTask>> {

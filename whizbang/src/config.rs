@@ -150,7 +150,7 @@ impl RuntimeConfig {
             "lease must be at least 100 ms",
         );
         require(
-            !self.heartbeat.is_zero() && self.dead_after >= self.heartbeat * 2,
+            !self.heartbeat.is_zero() && self.dead_after >= self.heartbeat.saturating_mul(2),
             "dead_after must be at least two heartbeats, so that one late heartbeat kills nobody",
         );
         require(self.claim_batch >= 1, "claim_batch must be at least 1");

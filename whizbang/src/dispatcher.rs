@@ -54,6 +54,50 @@ pub struct Routing {
     pub routes: BTreeMap<String, String>,
 }
 
+impl Routing {
+    /// The service itself and its transports.
+    fn destinations(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.service)
+            .chain(&self.transports)
+            .map(String::as_str)
+    }
+
+    /// A row that no relay looks for would wait in the outbox for ever, unnoticed.
+    fn check(&self, destination: &str, message_type: &str) -> Result<(), PublishError> {
+        if self.destinations().any(|known| known == destination) {
+            return Ok(());
+        }
+        let known: Vec<_> = self
+            .destinations()
+            .map(|name| format!("`{name}`"))
+            .collect();
+        Err(PublishError::UnknownDestination {
+            message_type: message_type.to_owned(),
+            destination: destination.to_owned(),
+            known: known.join(", "),
+        })
+    }
+
+    /// What is wrong with it before anything is published.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults: Vec<_> = self
+            .routes
+            .iter()
+            .filter_map(|(command, destination)| self.check(destination, command).err())
+            .map(|error| error.to_string())
+            .collect();
+        let mut seen = std::collections::HashSet::new();
+        for name in self.destinations() {
+            if !seen.insert(name) {
+                faults.push(format!(
+                    "two destinations are named `{name}`; give each transport a name of its own, other than the service's"
+                ));
+            }
+        }
+        faults
+    }
+}
+
 /// Wakes this process's relays: at once after commits of ours, and for a while by fast polling
 /// after a publish in a transaction whose commit we do not see.
 #[derive(Debug)]
@@ -324,9 +368,7 @@ impl<S: Store> Dispatcher<S> {
     fn destinations(&self, envelope: &Envelope) -> Vec<String> {
         let routing = &self.inner.routing;
         match envelope.kind {
-            MessageKind::Event => std::iter::once(routing.service.clone())
-                .chain(routing.transports.iter().cloned())
-                .collect(),
+            MessageKind::Event => routing.destinations().map(str::to_owned).collect(),
             MessageKind::Command => vec![self.owner_of(&envelope.message_type)],
         }
     }
@@ -417,7 +459,8 @@ impl<'a, S: Store> Outgoing<'a, S> {
         })
     }
 
-    /// Sends it to this outbox destination only: a service's own name or a transport's.
+    /// Sends it to this outbox destination only: the service's own name or that of one of its
+    /// transports. Any other name resolves to [`PublishError::UnknownDestination`].
     pub fn to(mut self, destination: impl Into<String>) -> Self {
         self.destination = Some(destination.into());
         self
@@ -454,6 +497,9 @@ impl<'a, S: Store> Outgoing<'a, S> {
             return Err(PublishError::NoTransaction);
         }
         let id = envelope.id;
+        if let Some(destination) = &self.destination {
+            inner.routing.check(destination, &envelope.message_type)?;
+        }
         let drafts = self
             .dispatcher
             .drafts(envelope, self.when, self.destination);

@@ -108,6 +108,18 @@ pub enum PublishError {
         /// The repeated id.
         id: Uuid,
     },
+    /// The message was addressed to an outbox destination that nothing serves.
+    #[error(
+        "no destination `{destination}` for message `{message_type}`; there are {known}: add a `.transport(…)` of that name to the builder, or correct `.to(…)`"
+    )]
+    UnknownDestination {
+        /// Wire name of the message.
+        message_type: String,
+        /// What was asked for.
+        destination: String,
+        /// The service and its transports.
+        known: String,
+    },
     /// `publish_on` was given a connection without an open transaction.
     #[error(
         "no transaction is open on this connection; begin one, so that the message leaves only if your writes commit"

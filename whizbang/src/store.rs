@@ -92,7 +92,8 @@ pub struct Room {
     pub handler: String,
     /// Its lane.
     pub lane: String,
-    /// At most so many rows without a stream, and at most so many streams.
+    /// At most so many rows without a stream and streams together. Of a stream that is taken, rows
+    /// behind its first one may come as well, as far as this and the call's own limit allow.
     pub limit: usize,
 }
 
@@ -407,8 +408,22 @@ pub trait Store: Clone + Send + Sync + 'static {
         lease: Duration,
     ) -> impl Future<Output = StoreResult<Heartbeat>> + Send;
 
-    /// Takes the instance off the list.
-    fn deregister(&self, instance: Uuid) -> impl Future<Output = StoreResult<()>> + Send;
+    /// Takes the instance off the list and gives back what it still holds; nothing is counted as
+    /// a loss. `lease` is how long its leases last at most.
+    fn deregister(
+        &self,
+        instance: Uuid,
+        lease: Duration,
+    ) -> impl Future<Output = StoreResult<()>> + Send;
+
+    /// Gives back what the instance leased under these tokens, counting nothing; returns how many
+    /// rows and streams. For leases of a call whose answer was lost, which nobody works on.
+    fn release_leases(
+        &self,
+        instance: Uuid,
+        tokens: &[Uuid],
+        lease: Duration,
+    ) -> impl Future<Output = StoreResult<u64>> + Send;
 
     /// One bounded round of housekeeping.
     fn maintain(&self) -> impl Future<Output = StoreResult<Vec<MaintenanceTask>>> + Send;
@@ -572,12 +587,14 @@ pub trait Store: Clone + Send + Sync + 'static {
         ids: &[Uuid],
     ) -> impl Future<Output = StoreResult<u64>> + Send;
 
-    /// Reports rows that the transport refused.
+    /// Reports rows that the transport refused. `false`, and nothing is changed, if another relay
+    /// has taken over.
     fn report_outbox(
         &self,
         destination: &str,
+        token: Uuid,
         refusals: &[Refusal],
-    ) -> impl Future<Output = StoreResult<()>> + Send;
+    ) -> impl Future<Output = StoreResult<bool>> + Send;
 
     /// Lets another instance relay to the destination at once.
     fn release_relay(

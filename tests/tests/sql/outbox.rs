@@ -85,7 +85,7 @@ async fn refuse(
     refused: &[(Uuid, &str, f64)],
 ) -> anyhow::Result<Vec<String>> {
     Ok(
-        sqlx::query_scalar("SELECT outcome FROM report_outbox_failures($1, 'd', $2, $3, $4)")
+        sqlx::query_scalar("SELECT outcome FROM report_outbox_failures($1, 'd', $2, $3, $4, $5)")
             .bind(refused.iter().map(|one| one.0).collect::<Vec<_>>())
             .bind(refused.iter().map(|one| one.1).collect::<Vec<_>>())
             .bind(
@@ -95,6 +95,7 @@ async fn refuse(
                     .collect::<Vec<_>>(),
             )
             .bind(vec!["no"; refused.len()])
+            .bind(Uuid::nil())
             .fetch_all(connection)
             .await?,
     )
@@ -264,9 +265,12 @@ async fn a_late_acknowledgement_beside_another_relays_claim_leaves_nobody_waitin
     let stream = Uuid::now_v7();
     let rows = ids_of(3);
     publish(&mut connection, &in_stream(&rows, stream)).await?;
-    let one = Uuid::now_v7();
+    let one = Uuid::nil();
     assert_eq!(relay_as(&mut connection, one, 1, 0.0).await?, [rows[0]]);
-    refuse(&mut connection, &[(rows[0], "retry", 0.0)]).await?;
+    assert_eq!(
+        refuse(&mut connection, &[(rows[0], "retry", 0.0)]).await?,
+        ["retry"]
+    );
     let mut two = db.connect().await?;
     exec(&mut two, "BEGIN").await?;
     // The second relay sets the others aside, while the first one's acknowledgement arrives.

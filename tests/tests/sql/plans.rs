@@ -51,7 +51,7 @@ const CALLS: &[(&str, &str)] = &[
     ),
     (
         "refuse",
-        "SELECT * FROM report_outbox_failures(ARRAY(SELECT message_id FROM claim_outbox('d', 3, interval '1 minute', '018f0000-0000-7000-8000-000000000001', gen_random_uuid())), 'd', '{retry,retry,dead}', array_fill(interval '1 second', '{3}'), '{a,b,c}')",
+        "SELECT * FROM report_outbox_failures(ARRAY(SELECT message_id FROM claim_outbox('d', 3, interval '1 minute', '018f0000-0000-7000-8000-000000000001', gen_random_uuid())), 'd', '{retry,retry,dead}', array_fill(interval '1 second', '{3}'), '{a,b,c}', '018f0000-0000-7000-8000-000000000001')",
     ),
     (
         "cancel",

@@ -19,7 +19,7 @@ BEGIN
   dead_peers := coalesce(cardinality(v_dead), 0);
   released := 0;
   IF dead_peers > 0 THEN
-    released := release_dead_leases(v_dead, p_lease);
+    released := release_leases(v_dead, NULL, p_lease, true);
     -- A call that released nothing has found everything: only then is the instance forgotten.
     IF released = 0 THEN
       DELETE FROM wh_service_instances i WHERE i.instance_id = ANY (v_dead);

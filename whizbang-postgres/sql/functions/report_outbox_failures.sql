@@ -1,11 +1,12 @@
 -- Reports rows that the transport refused: 'retry' after a delay, holding back the rest of the stream,
 -- or 'dead', after which the stream goes on. Of several retries of a stream the first row's delay
 -- counts, and every row behind it waits for it, so that within a stream no earlier row ever has a
--- later time than a row behind it.
--- Called by the relay. Locks: the destination's advisory lock, then the rows.
+-- later time than a row behind it. 'lost': another relay has taken over, nothing is changed.
+-- Called by the relay. Locks: the relay row, the destination's advisory lock, then the rows.
 -- Indexes: wh_outbox_pkey, wh_outbox_waiting.
 CREATE OR REPLACE FUNCTION report_outbox_failures(
-  p_message_ids uuid[], p_destination text, p_actions text[], p_delays interval[], p_errors text[])
+  p_message_ids uuid[], p_destination text, p_actions text[], p_delays interval[], p_errors text[],
+  p_token uuid)
 RETURNS TABLE (message_id uuid, outcome text)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
@@ -16,6 +17,12 @@ DECLARE
   v_sequences bigint[];
   v_streams uuid[];
 BEGIN
+  PERFORM FROM wh_outbox_relays r
+  WHERE r.destination = p_destination AND r.lease_token = p_token FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT i.id, 'lost' FROM unnest(p_message_ids) i(id);
+    RETURN;
+  END IF;
   PERFORM pg_advisory_xact_lock(hashtextextended(p_destination, 'wh_outbox'::regclass::oid::bigint));
   WITH refused AS (
     UPDATE wh_outbox o SET attempts = o.attempts + 1, error = i.error, retry_at = clock_timestamp() + i.delay

@@ -34,7 +34,7 @@ pub(crate) const FUNCTIONS: &[Script] = scripts!("functions":
     "touch_subscriptions",
     "register_instance",
     "rename_service",
-    "release_dead_leases",
+    "release_leases",
     "record_heartbeat",
     "deregister_instance",
     "store_outbox_messages",

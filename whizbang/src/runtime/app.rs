@@ -232,7 +232,13 @@ impl<S: Store> App<S> {
         ending.enter(Phase::Draining);
         let abandoned = self.drain(&mut ending).await;
         self.shared.drop_sessions();
-        let deregistered = self.shared.store.deregister(self.shared.instance.id).await;
+        let Shared {
+            store,
+            instance,
+            config,
+            ..
+        } = &*self.shared;
+        let deregistered = store.deregister(instance.id, config.lease).await;
         ending.enter(Phase::Ended);
         ending.finish().await;
         if abandoned > 0 {

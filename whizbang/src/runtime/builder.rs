@@ -175,18 +175,11 @@ impl<S: Store> Builder<S> {
         for transport in self.intakes.iter().chain(&self.relays) {
             transport.start(&intake).await?;
         }
+        let routing = self.routing(instance.service.clone());
         let states = Arc::new(self.states);
         let dispatcher = Dispatcher::new(DispatcherParts {
             store: self.store.clone(),
-            routing: Routing {
-                service: instance.service.clone(),
-                transports: self
-                    .relays
-                    .iter()
-                    .map(|transport| transport.name().to_owned())
-                    .collect(),
-                routes: self.routes,
-            },
+            routing,
             message_limit: self.config.message_limit,
             handlers: Arc::clone(&handlers),
             states: Arc::clone(&states),
@@ -222,6 +215,8 @@ impl<S: Store> Builder<S> {
                 "the service name {fault}; name it with `.service(\"orders\")`"
             )));
         }
+        let routing = self.routing(service.clone());
+        faults.extend(routing.faults().into_iter().map(StartFault::Setting));
         let mut definitions: Vec<_> = self.explicit.iter().map(|define| define()).collect();
         if self.discovery {
             definitions.extend(discovered());
@@ -237,6 +232,15 @@ impl<S: Store> Builder<S> {
             }
         }
         Err(StartError::Faults(faults))
+    }
+
+    fn routing(&self, service: String) -> Routing {
+        let names = self.relays.iter().map(|relay| relay.name().to_owned());
+        Routing {
+            service,
+            transports: names.collect(),
+            routes: self.routes.clone(),
+        }
     }
 
     fn count(&self, handlers: &Handlers<S>, faults: &mut Vec<StartFault>) {

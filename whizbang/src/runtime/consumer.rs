@@ -221,6 +221,7 @@ async fn store_batch<S: Store>(shared: &Arc<Shared<S>>, envelopes: &[Envelope]) 
         .store_inbox(envelopes, hand_over.as_ref())
         .await;
     shared.note(&stored);
+    shared.note_unanswered(&stored, hand_over.as_ref().map(|offer| offer.token));
     let report = stored?;
     count_report(shared, &report);
     run::start(shared, report.leased);

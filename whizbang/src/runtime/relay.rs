@@ -96,6 +96,7 @@ pub(crate) async fn deliver_locally<S: Store>(shared: Arc<Shared<S>>) {
                 .deliver_locally(&service, limit, hand_over.as_ref())
                 .await;
             shared.note(&delivery);
+            shared.note_unanswered(&delivery, hand_over.as_ref().map(|offer| offer.token));
             let moved = match delivery {
                 Ok(delivery) => {
                     patience.reset();
@@ -228,8 +229,14 @@ impl<S: Store> Relay<S> {
             add(&shared.counters.relayed, acknowledged.len() as u64);
         }
         if !refusals.is_empty() {
-            self.ask(shared.store.report_outbox(destination, &refusals).await)?;
-            add(&shared.counters.refused, refusals.len() as u64);
+            let reported = shared
+                .store
+                .report_outbox(destination, self.token, &refusals)
+                .await;
+            // Another relay that took over meets the same refusals and reports them itself.
+            if self.ask(reported)? {
+                add(&shared.counters.refused, refusals.len() as u64);
+            }
         }
         let settled = acknowledged.len() + refusals.len();
         if settled == 0 { Err(Away) } else { Ok(settled) }

@@ -10,7 +10,10 @@ use std::{
 };
 
 use rand::RngExt;
-use tokio::sync::{Notify, RwLock, Semaphore, mpsc};
+use tokio::{
+    sync::{Notify, RwLock, Semaphore, mpsc},
+    time::Instant,
+};
 
 use crate::{
     Dispatcher, RuntimeConfig, StoreError, StoreErrorKind,
@@ -64,6 +67,7 @@ pub(crate) struct Shared<S: Store> {
     warm_sessions: usize,
     /// Set while the database is away.
     pub(crate) outage: AtomicBool,
+    pub(crate) unanswered: Unanswered,
 }
 
 /// What `Shared` is built from.
@@ -124,6 +128,7 @@ impl<S: Store> Shared<S> {
             backlog: AtomicBool::new(false),
             sessions: Mutex::default(),
             outage: AtomicBool::new(false),
+            unanswered: Unanswered::default(),
         })
     }
 
@@ -197,6 +202,20 @@ impl<S: Store> Shared<S> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Remembers the token of a call that may have leased rows although its answer was lost.
+    pub(crate) fn note_unanswered<T>(
+        &self,
+        result: &Result<T, StoreError>,
+        token: Option<uuid::Uuid>,
+    ) {
+        if let (Err(error), Some(token)) = (result, token)
+            && error.kind == StoreErrorKind::Unavailable
+        {
+            self.unanswered.add(token);
+            self.work.notify_one();
+        }
+    }
+
     /// Notes whether the database answers, so that health shows it and the log says it once.
     pub(crate) fn note<T>(&self, result: &Result<T, StoreError>) {
         match result {
@@ -213,6 +232,31 @@ impl<S: Store> Shared<S> {
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Tokens of calls that may have leased rows, and whose answer was lost.
+#[derive(Debug, Default)]
+pub(crate) struct Unanswered(Mutex<Vec<(uuid::Uuid, Instant)>>);
+
+impl Unanswered {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(uuid::Uuid, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, token: uuid::Uuid) {
+        self.lock().push((token, Instant::now()));
+    }
+
+    /// Those whose leases may still hold.
+    pub(crate) fn tokens(&self, lease: Duration) -> Vec<uuid::Uuid> {
+        let mut tokens = self.lock();
+        tokens.retain(|(_, since)| since.elapsed() < lease);
+        tokens.iter().map(|(token, _)| *token).collect()
+    }
+
+    pub(crate) fn settled(&self, tokens: &[uuid::Uuid]) {
+        self.lock().retain(|(token, _)| !tokens.contains(token));
     }
 }
 

@@ -67,10 +67,29 @@ pub(crate) async fn work<S: Store>(shared: Arc<Shared<S>>) {
     }
 }
 
+/// Gives back what was leased by calls whose answer was lost: nobody works on it, and it would
+/// otherwise wait for the end of its lease and count as a loss.
+async fn release_unanswered<S: Store>(shared: &Shared<S>) -> crate::store::StoreResult<()> {
+    let tokens = shared.unanswered.tokens(shared.config.lease);
+    if tokens.is_empty() {
+        return Ok(());
+    }
+    let released = shared
+        .store
+        .release_leases(shared.instance.id, &tokens, shared.config.lease)
+        .await?;
+    shared.unanswered.settled(&tokens);
+    if released > 0 {
+        tracing::info!(leases = released, "gave back what lost answers had leased");
+    }
+    Ok(())
+}
+
 async fn claim<S: Store>(
     shared: &Arc<Shared<S>>,
     rescan: bool,
 ) -> crate::store::StoreResult<Claimed> {
+    release_unanswered(shared).await?;
     // Claims of a few rows cost as much as claims of many: wait until half the room is free.
     let free = shared.capacity.free();
     let room = shared.room();
@@ -88,7 +107,9 @@ async fn claim<S: Store>(
         run: shared.config.stream_run,
         rescan,
     };
-    let works = shared.store.claim(&request).await?;
+    let claimed = shared.store.claim(&request).await;
+    shared.note_unanswered(&claimed, Some(request.token));
+    let works = claimed?;
     add(&shared.counters.claimed, works.len() as u64);
     let full = works.len() >= limit
         || request.room.iter().any(|room| {

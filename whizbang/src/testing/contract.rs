@@ -57,9 +57,26 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn deregister(&self, instance: Uuid) -> StoreResult<()> {
-        self.simple(Operation::Deregister, |tables, _| {
-            service::deregister(tables, instance);
+    async fn deregister(&self, instance: Uuid, _lease: Duration) -> StoreResult<()> {
+        self.simple(Operation::Deregister, |tables, now| {
+            service::deregister(tables, instance, now);
+        })
+        .await
+    }
+
+    async fn release_leases(
+        &self,
+        instance: Uuid,
+        tokens: &[Uuid],
+        _lease: Duration,
+    ) -> StoreResult<u64> {
+        self.simple(Operation::ReleaseLeases, |tables, now| {
+            let ended = leases::Ended {
+                instance,
+                tokens: Some(tokens),
+                lost: false,
+            };
+            leases::release(tables, &ended, now).0
         })
         .await
     }
@@ -324,9 +341,14 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn report_outbox(&self, destination: &str, refusals: &[Refusal]) -> StoreResult<()> {
+    async fn report_outbox(
+        &self,
+        destination: &str,
+        token: Uuid,
+        refusals: &[Refusal],
+    ) -> StoreResult<bool> {
         self.simple(Operation::ReportOutbox, |tables, now| {
-            outbox::report(tables, destination, refusals, now);
+            outbox::report(tables, destination, token, refusals, now)
         })
         .await
     }

@@ -20,6 +20,7 @@ pub enum Operation {
     CompleteBatch,
     MarkStarted,
     Renew,
+    ReleaseLeases,
     Open,
     Begin,
     Complete,

@@ -9,7 +9,7 @@ use super::{
     flaw::Flaw,
     memory::Turn,
     streams::{holds, unit_of},
-    tables::{Dead, Gate, Source, Tables},
+    tables::{Dead, Source, Tables},
 };
 use crate::store::{Action, Lease, Report};
 
@@ -172,9 +172,24 @@ fn renew_one(tables: &mut Tables, lease: &Lease, until: Time) -> bool {
     }
 }
 
-/// Makes leases of a dead process due now; the token stays, so that the take-over counts a loss.
-/// Returns how many, and whether anything of it is left.
-pub(super) fn reap(tables: &mut Tables, instance: Uuid, now: Time) -> (u64, bool) {
+/// Which leases are to end before their time.
+pub(super) struct Ended<'a> {
+    pub(super) instance: Uuid,
+    /// Only those under these tokens, or all.
+    pub(super) tokens: Option<&'a [Uuid]>,
+    /// The holder died: the token stays, so that the take-over counts a loss.
+    pub(super) lost: bool,
+}
+
+impl Ended<'_> {
+    fn covers(&self, instance: Option<Uuid>, token: Option<Uuid>) -> bool {
+        let Some(token) = token else { return false };
+        instance == Some(self.instance) && self.tokens.is_none_or(|some| some.contains(&token))
+    }
+}
+
+/// Makes leases due now. Returns how many, and whether any of them is left.
+pub(super) fn release(tables: &mut Tables, ended: &Ended<'_>, now: Time) -> (u64, bool) {
     let (mut released, mut left) = (0, false);
     let Tables {
         inbox,
@@ -183,30 +198,35 @@ pub(super) fn reap(tables: &mut Tables, instance: Uuid, now: Time) -> (u64, bool
         ..
     } = tables;
     for row in inbox.values_mut() {
-        if row.instance == Some(instance) && row.due.is_some_and(|due| due > now) {
+        if ended.covers(row.instance, row.token) && row.due.is_some_and(|due| due > now) {
             let unit = super::locks::Unit::Row(row.id, row.handler.clone());
             if locks.is_locked(&unit) {
                 left = true;
-            } else {
-                row.due = Some(now);
-                released += 1;
+                continue;
+            }
+            row.due = Some(now);
+            released += 1;
+            if !ended.lost {
+                row.token = None;
+                row.instance = None;
+                row.started = false;
             }
         }
     }
     for ((lane, stream), gate) in gates.iter_mut() {
-        if is_leased_by(gate, instance) && gate.due > now {
+        if ended.covers(gate.instance, gate.token) && gate.due > now {
             let unit = super::locks::Unit::Gate(lane.clone(), *stream);
             if locks.is_locked(&unit) {
                 left = true;
-            } else {
-                gate.due = now;
-                released += 1;
+                continue;
+            }
+            gate.due = now;
+            released += 1;
+            if !ended.lost {
+                gate.token = None;
+                gate.instance = None;
             }
         }
     }
     (released, left)
-}
-
-fn is_leased_by(gate: &Gate, instance: Uuid) -> bool {
-    gate.instance == Some(instance) && gate.token.is_some()
 }

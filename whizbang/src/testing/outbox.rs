@@ -213,8 +213,18 @@ pub(super) fn complete(tables: &mut Tables, destination: &str, ids: &[Uuid]) -> 
     (before - tables.outbox.len()) as u64
 }
 
-/// Reports rows that the transport refused.
-pub(super) fn report(tables: &mut Tables, destination: &str, refusals: &[Refusal], now: Time) {
+/// Reports rows that the transport refused; `false` if another relay has taken over.
+pub(super) fn report(
+    tables: &mut Tables,
+    destination: &str,
+    token: Uuid,
+    refusals: &[Refusal],
+    now: Time,
+) -> bool {
+    let relay = tables.relays.get(destination);
+    if relay.is_none_or(|held| held.token != token) {
+        return false;
+    }
     for refusal in refusals {
         let found = tables.outbox.values_mut().find(|entry| {
             entry.destination == destination && entry.envelope.id == refusal.message_id
@@ -237,6 +247,7 @@ pub(super) fn report(tables: &mut Tables, destination: &str, refusals: &[Refusal
             });
         }
     }
+    true
 }
 
 /// Lets another instance relay at once.

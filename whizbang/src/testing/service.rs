@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     clock::{Time, earlier},
-    leases::reap,
+    leases::{Ended, release},
     tables::{Listener, Tables},
 };
 use crate::{
@@ -84,7 +84,12 @@ pub(super) fn heartbeat(
         .collect();
     let mut released = 0;
     for peer in &dead {
-        let (count, left) = reap(tables, *peer, now);
+        let ended = Ended {
+            instance: *peer,
+            tokens: None,
+            lost: true,
+        };
+        let (count, left) = release(tables, &ended, now);
         released += count;
         tables.relays.retain(|_, relay| relay.instance != *peer);
         if !left {
@@ -98,8 +103,14 @@ pub(super) fn heartbeat(
     }
 }
 
-/// Takes the instance off the list.
-pub(super) fn deregister(tables: &mut Tables, instance: Uuid) {
+/// Takes the instance off the list and gives back what it holds.
+pub(super) fn deregister(tables: &mut Tables, instance: Uuid, now: Time) {
+    let ended = Ended {
+        instance,
+        tokens: None,
+        lost: false,
+    };
+    release(tables, &ended, now);
     tables.relays.retain(|_, relay| relay.instance != instance);
     tables.instances.remove(&instance);
 }

@@ -2,10 +2,10 @@
 
 use super::{
     Harness, Verdict,
-    bench::{Bench, LEASE, LINES, SECOND, dead, event, in_stream, instance, lines, number},
+    bench::{Bench, LEASE, LINES, SECOND, dead, event, in_stream, instance, lines, number, numbers},
     must, must_eq, topic,
 };
-use crate::store::{Action, Completion, Store};
+use crate::store::{Action, ClaimRequest, Completion, Store};
 
 topic! {
     P3: a_renewed_lease_lasts,
@@ -18,6 +18,8 @@ topic! {
     P8: an_instance_that_was_taken_for_dead_is_told,
     P3: a_batch_of_completions_is_fenced_row_by_row,
     P5: a_batch_of_completions_keeps_its_streams,
+    P3: leases_whose_answer_was_lost_are_given_back,
+    P8: an_instance_that_leaves_gives_back_what_it_holds,
 }
 
 async fn a_renewed_lease_lasts<H: Harness>(harness: &H) -> Verdict {
@@ -358,5 +360,71 @@ async fn a_batch_of_completions_keeps_its_streams<H: Harness>(harness: &H) -> Ve
         [3],
         "the next rows"
     );
+    Ok(())
+}
+
+async fn leases_whose_answer_was_lost_are_given_back<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let offer = bench.hand_over(&["single", "one"], 10);
+    let envelopes = [event("noted", 1), in_stream("seen", 2, "a")];
+    let report = bench.store.store_inbox(&envelopes, Some(&offer)).await?;
+    must_eq!(report.leased.len(), 2, "rows handed over");
+    bench
+        .stored(&[event("noted", 3), in_stream("seen", 4, "b")])
+        .await?;
+    let lost = bench.request(&["single", "one"]);
+    must_eq!(bench.store.claim(&lost).await?.len(), 2, "rows claimed");
+    bench.stored(&[event("noted", 5)]).await?;
+    let kept = bench.claim_one("single").await?;
+
+    let me = bench.instance.id;
+    let tokens = [offer.token, lost.token];
+    let stranger = instance().id;
+    let released = bench.store.release_leases(stranger, &tokens, LEASE).await?;
+    must_eq!(released, 0, "leases of somebody else");
+    let released = bench.store.release_leases(me, &tokens, LEASE).await?;
+    must_eq!(released, 4, "rows and streams");
+    let works = bench.claim(&["single", "one"]).await?;
+    let mut found = numbers(&works);
+    found.sort_unstable();
+    must_eq!(found, [1, 2, 3, 4], "rows that come at once");
+    must!(
+        works
+            .iter()
+            .all(|work| (work.losses, work.attempts) == (0, 0)),
+        "nothing is counted: {works:?}"
+    );
+    must_eq!(
+        bench.store.release_leases(me, &tokens, LEASE).await?,
+        0,
+        "under new tokens"
+    );
+    bench.complete(&kept).await?;
+    Ok(())
+}
+
+async fn an_instance_that_leaves_gives_back_what_it_holds<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let other = instance();
+    bench.store.register(&other, &lines(LINES)).await?;
+    bench
+        .stored(&[event("noted", 1), in_stream("seen", 2, "a")])
+        .await?;
+    let request = ClaimRequest {
+        instance: other.id,
+        ..bench.request(&["single", "one"])
+    };
+    let held = bench.store.claim(&request).await?;
+    must_eq!(held.len(), 2, "rows");
+    bench.store.deregister(other.id, LEASE).await?;
+    let works = bench.claim(&["single", "one"]).await?;
+    must_eq!(works.len(), 2, "rows that come at once");
+    must!(works.iter().all(|work| work.losses == 0), "no loss");
+    for work in &held {
+        must!(
+            !bench.report(&work.lease, Action::Release).await?,
+            "the one that left is fenced off"
+        );
+    }
     Ok(())
 }

@@ -33,6 +33,7 @@ topic! {
     P6: a_row_refused_for_good_is_a_dead_letter_and_its_stream_goes_on,
     P5: a_scheduled_message_joins_its_stream_when_it_falls_due,
     P4: an_acknowledged_row_is_removed_whoever_relays,
+    P3: a_refusal_counts_from_the_relay_that_holds_the_lease_only,
 }
 
 struct Relay<'b, 'h, H: Harness> {
@@ -72,7 +73,14 @@ impl<'b, 'h, H: Harness> Relay<'b, 'h, H> {
             retry,
             error: "unroutable".to_owned(),
         };
-        Ok(self.bench.store.report_outbox(BROKER, &[refusal]).await?)
+        must!(self.report(&refusal).await?, "the relay has its lease");
+        Ok(())
+    }
+
+    async fn report(&self, refusal: &Refusal) -> Result<bool, Violation> {
+        let store = &self.bench.store;
+        let refusals = std::slice::from_ref(refusal);
+        Ok(store.report_outbox(BROKER, self.token, refusals).await?)
     }
 }
 
@@ -389,6 +397,38 @@ async fn one_instance_relays_at_a_time<H: Harness>(harness: &H) -> Verdict {
     must!(one.claim(10).await?.is_empty(), "it had nothing to release");
     bench.store.release_relay(BROKER, other.instance).await?;
     must_eq!(one.claim(10).await?.len(), 2, "released");
+    Ok(())
+}
+
+async fn a_refusal_counts_from_the_relay_that_holds_the_lease_only<H: Harness>(
+    harness: &H,
+) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    bench.publish(&to_broker([(1, "a"), (2, "a")])).await?;
+    let (one, other) = (Relay::new(&bench), Relay::new(&bench));
+    let rows = one.claim(10).await?;
+    must_eq!(rows.len(), 2, "rows for the first");
+    bench.pass(RELAY_LEASE + SECOND).await?;
+    must_eq!(other.claim(10).await?.len(), 2, "rows taken over");
+    for row in &rows {
+        for retry in [Some(SECOND * 60), None] {
+            let refusal = Refusal {
+                message_id: row.envelope.id,
+                retry,
+                error: "unroutable".to_owned(),
+            };
+            must!(!one.report(&refusal).await?, "it relays no more");
+        }
+    }
+    must!(bench.dead().await?.is_empty(), "nothing died");
+    let again = other.claim(10).await?;
+    must_eq!(outgoing(&again), [1, 2], "rows");
+    must!(again.iter().all(|row| row.attempts == 0), "no attempt");
+    let [first, _] = again.as_slice() else {
+        return Err(Violation::new("two rows were there a moment ago"));
+    };
+    other.refuse(first, Some(SECOND * 60)).await?;
+    must!(other.claim(10).await?.is_empty(), "the stream waits");
     Ok(())
 }
 

@@ -84,8 +84,8 @@ async fn an_instance_may_come_and_go<H: Harness>(harness: &H) -> Verdict {
     let other = instance();
     let all = lines(LINES);
     bench.store.register(&other, &all).await?;
-    bench.store.deregister(other.id).await?;
-    bench.store.deregister(other.id).await?;
+    bench.store.deregister(other.id, LEASE).await?;
+    bench.store.deregister(other.id, LEASE).await?;
     let beat = bench
         .store
         .heartbeat(&other, &all, SECOND * 20, LEASE)
