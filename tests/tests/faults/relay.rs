@@ -373,7 +373,10 @@ async fn f046_a_destination_that_nobody_serves_is_refused_and_holds_up_nobody() 
         if number == 7 {
             let refused = dispatcher.publish(&mut tx, &step).to("nobody").await;
             let error = refused.expect_err("nobody serves it").to_string();
-            assert!(error.contains("`nobody`") && error.contains("`out`"), "{error}");
+            assert!(
+                error.contains("`nobody`") && error.contains("`out`"),
+                "{error}"
+            );
         } else {
             dispatcher.publish(&mut tx, &step).await.expect("publish");
         }

@@ -110,7 +110,10 @@ impl Breaker {
             if tripped.on_trial != Some(message) {
                 return None;
             }
-            tripped.cool_down = tripped.cool_down.saturating_mul(2).min(policy.longest_cool_down);
+            tripped.cool_down = tripped
+                .cool_down
+                .saturating_mul(2)
+                .min(policy.longest_cool_down);
             tripped.next_trial = Instant::now() + tripped.cool_down;
             tripped.on_trial = None;
             return Some(tripped.cool_down);

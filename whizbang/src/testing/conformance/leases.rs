@@ -2,7 +2,9 @@
 
 use super::{
     Harness, Verdict,
-    bench::{Bench, LEASE, LINES, SECOND, dead, event, in_stream, instance, lines, number, numbers},
+    bench::{
+        Bench, LEASE, LINES, SECOND, dead, event, in_stream, instance, lines, number, numbers,
+    },
     must, must_eq, topic,
 };
 use crate::store::{Action, ClaimRequest, Completion, Store};
