@@ -19,6 +19,11 @@
 //! | F202 a running message is cancelled by hand | waits for such a command |
 //! | F223, F224 web page of an operator | there is none |
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "old messages are made by the clock of a publisher"
+)]
+
 mod faults {
     mod cancel;
     mod connections;

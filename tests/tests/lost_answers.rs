@@ -136,7 +136,7 @@ impl Service {
     }
 
     /// Everything was handled once, at the first attempt, in order, and long before a lease ended.
-    async fn is_soon_handled(self, since: Instant) {
+    async fn until_soon_handled(self, since: Instant) {
         while self.store.list_from("effects", 0).len() < 4 {
             assert!(since.elapsed() < SOON, "{}", self.store.describe());
             sleep(Duration::from_millis(10)).await;
@@ -163,7 +163,7 @@ async fn of_a_store_from_a_transport() {
     let since = Instant::now();
     service.armed.store(true, Ordering::SeqCst);
     service.deliver();
-    service.is_soon_handled(since).await;
+    service.until_soon_handled(since).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +172,7 @@ async fn of_a_local_delivery() {
     let since = Instant::now();
     service.armed.store(true, Ordering::SeqCst);
     service.publish().await;
-    service.is_soon_handled(since).await;
+    service.until_soon_handled(since).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,5 +190,5 @@ async fn of_a_claim() {
     for handler in ["note", "step"] {
         assert!(service.app.resume(handler), "{handler} is there");
     }
-    service.is_soon_handled(since).await;
+    service.until_soon_handled(since).await;
 }

@@ -2,6 +2,11 @@
 //! several connections. Nothing here sleeps for luck: a test waits until the database says that a
 //! session is blocked, or until a condition holds.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "old messages are made by the clock of a publisher"
+)]
+
 #[path = "sql/calls.rs"]
 mod calls;
 #[path = "sql/support.rs"]
@@ -33,3 +38,5 @@ mod plans;
 mod random;
 #[path = "sql/schema.rs"]
 mod schema;
+#[path = "sql/time.rs"]
+mod time;

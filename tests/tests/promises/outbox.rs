@@ -169,13 +169,43 @@ async fn scheduled_messages_wait_can_be_cancelled_and_keep_their_id() {
     app.shutdown().await.expect("shutdown");
 }
 
+/// A listener that reads nothing keeps every notification of the database in the queue, whatever its
+/// channel: their pages can be counted.
 #[tokio::test]
-async fn nobody_listens_and_nobody_notifies() {
+async fn nobody_notifies_in_the_users_transaction() {
+    const USAGE: &str = "SELECT (pg_notification_queue_usage() * 1e9)::bigint";
     let world = World::new().await;
-    let notifying = world
-        .count("SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'public' AND p.prosrc ~* '(pg_notify|\\mnotify\\M)'")
-        .await;
-    assert_eq!(notifying, 0);
+    let app = world.service().register::<scripted>().start().await;
+    let app = app.expect("start");
+    let dispatcher = app.dispatcher();
+    let mut listener = world.pool.acquire().await.expect("a connection");
+    for statement in ["LISTEN nothing", "BEGIN", "SELECT 1"] {
+        sqlx::query(statement)
+            .execute(&mut *listener)
+            .await
+            .expect(statement);
+    }
+    let before = world.count(USAGE).await;
+    // A notification takes at least 16 bytes of a page of 8 KiB.
+    for number in 0..600 {
+        let mut tx = world.pool.begin().await.expect("begin");
+        let ping = Ping { number };
+        dispatcher.publish(&mut tx, &ping).await.expect("publish");
+        tx.commit().await.expect("commit");
+    }
+    world.quiet().await;
+    assert_eq!(world.count(USAGE).await, before, "nothing was notified");
+    for letter in ["a", "b", "c"] {
+        let text = letter.repeat(7_000);
+        sqlx::query("SELECT pg_notify('nothing', $1)")
+            .bind(text)
+            .execute(&world.pool)
+            .await
+            .expect("notify");
+    }
+    assert!(world.count(USAGE).await > before, "it would be seen");
+    drop(listener);
+    app.shutdown().await.expect("shutdown");
 }
 
 #[tokio::test]

@@ -80,6 +80,7 @@ fn remove_sockets(folder: &Path, account: &Account) -> io::Result<()> {
 }
 
 /// Removes a folder whose process ended between making and locking it.
+#[expect(clippy::disallowed_methods, reason = "files carry this machine's time")]
 fn sweep_unlocked(folder: &Path, account: &Account) -> io::Result<bool> {
     let meta = fs::symlink_metadata(folder)?;
     let age = SystemTime::now().duration_since(meta.modified()?);

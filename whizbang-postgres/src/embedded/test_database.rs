@@ -170,6 +170,10 @@ impl TestDatabase {
             .await?;
         self.closed = true;
         // The janitor drops templates by this date, or a server of one's own would collect them.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a date of this machine, for its janitor"
+        )]
         let today = chrono::Utc::now().date_naive();
         let comment = format!("COMMENT ON DATABASE {new} IS 'whizbang template of {today}'");
         sqlx::raw_sql(AssertSqlSafe(comment)).execute(admin).await?;

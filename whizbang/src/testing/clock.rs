@@ -21,6 +21,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock of a database")]
     pub(super) fn new() -> Self {
         Self {
             began: Utc::now(),
