@@ -89,3 +89,21 @@ pub(crate) async fn count(bench: &Bench, report: &mut Report) -> Result<()> {
     ));
     Ok(())
 }
+
+/// Calls of each function and the milliseconds spent in them, what they call included.
+pub(crate) async fn functions(bench: &Bench, report: &mut Report) -> Result<()> {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let rows: Vec<(String, i64, f64)> = sqlx::query_as(
+        "SELECT funcname::text, calls, total_time FROM pg_stat_user_functions ORDER BY total_time DESC LIMIT 20",
+    )
+    .fetch_all(&bench.pool)
+    .await?;
+    for (name, calls, time) in rows {
+        report.single(Line::count(&format!("calls of {name}"), calls as f64));
+        report.single(Line::latency(
+            &format!("time in {name}"),
+            Duration::from_secs_f64(time / 1_000.0),
+        ));
+    }
+    Ok(())
+}

@@ -31,6 +31,9 @@ struct Options {
     /// Only measurements whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Says how often each function of the schema was called, and for how long.
+    #[arg(long)]
+    functions: bool,
 }
 
 #[tokio::main]
@@ -38,6 +41,12 @@ async fn main() -> Result<()> {
     let options = Options::parse();
     let server = Server::builder().durable(true).start()?;
     server.create_database("bench").await?;
+    if options.functions {
+        let pool = sqlx::PgPool::connect_with(server.connect_options("bench")).await?;
+        sqlx::raw_sql("ALTER DATABASE bench SET track_functions = 'all'")
+            .execute(&pool)
+            .await?;
+    }
     let pool = sqlx::postgres::PgPoolOptions::new()
         .max_connections(options.connections + 4)
         .connect_with(server.connect_options("bench"))
@@ -89,6 +98,9 @@ async fn main() -> Result<()> {
     }
     if wanted("counts") {
         counts::count(&bench, &mut report).await?;
+    }
+    if options.functions {
+        counts::functions(&bench, &mut report).await?;
     }
     report.print();
     if let Some(path) = options.json {

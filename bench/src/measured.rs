@@ -167,7 +167,6 @@ impl Bench {
             .service("bench")
             .without_discovery()
             .publish_only()
-            .route::<DoOnce>("nowhere")
             .start()
             .await?;
         let dispatcher = app.dispatcher();

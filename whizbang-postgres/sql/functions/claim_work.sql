@@ -7,7 +7,8 @@
 -- Locks, in this order: ringing rows FOR UPDATE and gates of theirs FOR KEY SHARE, SKIP LOCKED; keys
 -- of gates that it opens, ascending; due gates FOR NO KEY UPDATE SKIP LOCKED. So claims wait neither
 -- for each other nor for a handler's transaction, and nothing is waited for while a gate is leased.
--- Needs READ COMMITTED.
+-- Needs READ COMMITTED. Commits without waiting for the disk: a lease that a crash of the server forgets
+-- fences its holder off, and the row is claimed again.
 -- Indexes: wh_inbox_streams_due, wh_inbox_due, wh_inbox_stream, primary keys.
 CREATE OR REPLACE FUNCTION claim_work(
   p_handlers text[], p_limits int[], p_lanes text[], p_limit int, p_run int, p_lease interval, p_token uuid,
@@ -33,6 +34,7 @@ DECLARE
   v_run_ids uuid[]; v_run_owners text[]; v_run_dues timestamptz[];
   v_idle_lanes text[]; v_idle_streams uuid[];
 BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'work must be claimed at isolation level read committed'
       USING ERRCODE = 'object_not_in_prerequisite_state';

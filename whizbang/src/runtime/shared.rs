@@ -134,7 +134,7 @@ impl<S: Store> Shared<S> {
 
     /// Room for rows of each handler that may run now.
     pub(crate) fn room(&self) -> Vec<Room> {
-        let batch = self.config.claim_batch;
+        let batch = self.capacity.limit();
         let shares = self.live.values().filter_map(|state| {
             let spec = &state.handler.spec;
             let limit = match state.breaker.gate() {

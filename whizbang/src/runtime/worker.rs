@@ -31,6 +31,7 @@ pub(crate) async fn work<S: Store>(shared: Arc<Shared<S>>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut patience = Patience::default();
     let mut last_rescan = None;
+    let mut last_full: Option<Instant> = None;
     loop {
         let woken = async {
             tokio::select! {
@@ -45,6 +46,13 @@ pub(crate) async fn work<S: Store>(shared: Arc<Shared<S>>) {
             shared.drop_sessions();
         }
         while !shared.stop.draining() {
+            if !has_room(&shared) {
+                break;
+            }
+            if let Some(since) = last_full.take() {
+                shared.capacity.worked_off(since.elapsed());
+            }
+            let began = Instant::now();
             let rescan = last_rescan.is_none_or(|at: Instant| at.elapsed() >= RESCAN);
             let claimed = claim(&shared, rescan).await;
             shared.note(&claimed);
@@ -57,6 +65,7 @@ pub(crate) async fn work<S: Store>(shared: Arc<Shared<S>>) {
                     if !matches!(found, Claimed::Full) {
                         break;
                     }
+                    last_full = Some(began);
                 }
                 Err(error) => {
                     tracing::debug!(error = crate::error_chain(&error), "a claim failed");
@@ -65,6 +74,15 @@ pub(crate) async fn work<S: Store>(shared: Arc<Shared<S>>) {
             }
         }
     }
+}
+
+/// Claims of a few rows cost as much as claims of many: wait until half the room is free.
+fn has_room<S: Store>(shared: &Shared<S>) -> bool {
+    let enough = shared.capacity.free() * 2 >= shared.capacity.limit();
+    if !enough {
+        shared.backlog.store(true, Ordering::Relaxed);
+    }
+    enough
 }
 
 /// Gives back what was leased by calls whose answer was lost: nobody works on it, and it would
@@ -90,14 +108,12 @@ async fn claim<S: Store>(
     rescan: bool,
 ) -> crate::store::StoreResult<Claimed> {
     release_unanswered(shared).await?;
-    // Claims of a few rows cost as much as claims of many: wait until half the room is free.
-    let free = shared.capacity.free();
     let room = shared.room();
-    if room.is_empty() || free * 2 < shared.config.claim_batch {
+    if room.is_empty() {
         shared.backlog.store(true, Ordering::Relaxed);
         return Ok(Claimed::NoRoom);
     }
-    let limit = free.min(shared.config.claim_batch);
+    let limit = shared.capacity.free();
     let request = ClaimRequest {
         instance: shared.instance.id,
         token: uuid::Uuid::now_v7(),
