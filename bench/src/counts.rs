@@ -107,3 +107,79 @@ pub(crate) async fn functions(bench: &Bench, report: &mut Report) -> Result<()> 
     }
     Ok(())
 }
+
+/// What an idle service costs: processor time of the process and transactions on the server.
+pub(crate) async fn idle(bench: &Bench, report: &mut Report) -> Result<()> {
+    const TIME: Duration = Duration::from_secs(20);
+    bench.reset().await?;
+    let (reached, _arrivals) = tokio::sync::mpsc::unbounded_channel();
+    let app = bench.service(&Handled::default(), &reached).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (transactions, ticks) = (transactions(bench).await?, cpu_ticks()?);
+    tokio::time::sleep(TIME).await;
+    let transactions = self::transactions(bench).await? - transactions;
+    let ticks = cpu_ticks()? - ticks;
+    app.shutdown().await?;
+    let seconds = TIME.as_secs_f64();
+    report.single(Line::count(
+        "idle: transactions a second",
+        transactions / seconds,
+    ));
+    // A tick is a hundredth of a second.
+    report.single(Line::count(
+        "idle: share of a processor, per cent",
+        ticks / seconds,
+    ));
+    Ok(())
+}
+
+async fn transactions(bench: &Bench) -> Result<f64> {
+    let count: i64 = sqlx::query_scalar(
+        "SELECT (xact_commit + xact_rollback)::bigint FROM pg_stat_database WHERE datname = current_database()",
+    )
+    .fetch_one(&bench.pool)
+    .await?;
+    Ok(count as f64)
+}
+
+/// User and system time of this process.
+fn cpu_ticks() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name of the program may hold spaces; fields are counted from behind it.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    Ok(ticks.filter_map(|field| field.parse::<f64>().ok()).sum())
+}
+
+/// Resident memory of this process in MiB: a service that is idle, and one behind a backlog.
+pub(crate) async fn memory(bench: &Bench, report: &mut Report) -> Result<()> {
+    for backlog in [0, bench.messages] {
+        bench.subscribe().await?;
+        bench.reset().await?;
+        if backlog > 0 {
+            bench
+                .fill(|number| Unordered {
+                    number: number as i64,
+                    text: TEXT.to_owned(),
+                })
+                .await?;
+        }
+        let (reached, _arrivals) = tokio::sync::mpsc::unbounded_channel();
+        let app = bench.service(&Handled::default(), &reached).await?;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let memory = resident()?;
+        app.shutdown().await?;
+        report.single(Line::count(
+            &format!("MiB of the process, backlog of {backlog}"),
+            memory,
+        ));
+    }
+    Ok(())
+}
+
+fn resident() -> Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(kilobytes.unwrap_or_default().parse::<f64>()? / 1024.0)
+}

@@ -99,6 +99,13 @@ async fn main() -> Result<()> {
     if wanted("counts") {
         counts::count(&bench, &mut report).await?;
     }
+    if wanted("idle") {
+        counts::idle(&bench, &mut report).await?;
+    }
+    // A large backlog takes its time, so it is measured on request only.
+    if options.only == "memory" {
+        counts::memory(&bench, &mut report).await?;
+    }
     if options.functions {
         counts::functions(&bench, &mut report).await?;
     }

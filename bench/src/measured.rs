@@ -67,7 +67,7 @@ impl Bench {
     }
 
     /// Writes the subscriptions by a short life of the service.
-    async fn subscribe(&self) -> Result<()> {
+    pub(crate) async fn subscribe(&self) -> Result<()> {
         let (app, _, _) = self.quiet_service().await?;
         app.shutdown().await?;
         Ok(())
