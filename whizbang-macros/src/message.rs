@@ -4,7 +4,7 @@ mod attr;
 mod expand;
 mod stream;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, Span, TokenStream};
 use syn::{Data, DeriveInput};
 
 use crate::errors::Errors;
@@ -22,6 +22,15 @@ impl Kind {
             Self::Event => "Event",
             Self::Command => "Command",
         }
+    }
+
+    /// The trait from which `Event` or `Command` follows.
+    fn declared(self) -> Ident {
+        let name = match self {
+            Self::Event => "DeclaredEvent",
+            Self::Command => "HasReply",
+        };
+        Ident::new(name, Span::call_site())
     }
 }
 

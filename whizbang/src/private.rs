@@ -14,7 +14,7 @@ pub use crate::{
         HandlerOptions, HandlerResult, HandlerSpec, Inputs, LazyFn, OnDead, PlainFn, Registered,
         Requirement, TransactionFn,
     },
-    message::{AsStreamKey, Command, Event, Message, MessageKind, StreamKey},
+    message::{AsStreamKey, DeclaredEvent, HasReply, Message, MessageKind, StreamKey},
     registry::Registration,
 };
 pub use inventory;
@@ -125,7 +125,8 @@ pub trait IsCommand {
     type Reply;
 }
 
-impl<C: Command> IsCommand for C {
+#[diagnostic::do_not_recommend]
+impl<C: HasReply> IsCommand for C {
     type Itself = C;
     type Reply = C::Reply;
 }

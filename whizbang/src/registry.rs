@@ -167,16 +167,15 @@ pub fn place(spec: &HandlerSpec) -> String {
     format!("{}:{}", spec.file, spec.line)
 }
 
-/// Same file and line is the same handler, met twice through a dependency cycle of tests.
+/// The same function at the same place is the same handler, met twice through a dependency cycle
+/// of tests. A macro can put several functions at one place, so the path counts as well.
 fn without_repeats(mut definitions: Vec<Definition>) -> Vec<Definition> {
-    definitions.sort_by_key(|definition| {
+    fn identity(definition: &Definition) -> impl Ord + use<> {
         let spec = &definition.spec;
-        (spec.name, spec.file, spec.line, spec.message)
-    });
-    definitions.dedup_by_key(|definition| {
-        let spec = &definition.spec;
-        (spec.name, spec.file, spec.line, spec.message)
-    });
+        (spec.name, spec.file, spec.line, spec.path, spec.message)
+    }
+    definitions.sort_by_key(identity);
+    definitions.dedup_by(|one, other| identity(one) == identity(other));
     definitions
 }
 
