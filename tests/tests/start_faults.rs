@@ -175,6 +175,44 @@ fn the_same_place_twice_is_one_handler() {
     assert_eq!(handlers.len(), 1);
 }
 
+mod one_line {
+    use super::{Happened, handler};
+
+    macro_rules! two_handlers {
+        ($($module:ident $function:ident)*) => {$(
+            pub(super) mod $module {
+                use super::{Happened, handler};
+
+                #[handler(name = "made_by_a_macro")]
+                pub(crate) async fn $function(_: Happened) -> anyhow::Result<()> {
+                    Ok(())
+                }
+            }
+        )*};
+    }
+    two_handlers!(one note other note);
+}
+
+#[test]
+fn two_functions_that_a_macro_puts_at_one_place_are_two_handlers() {
+    let definitions = || {
+        [
+            one_line::one::note::definition(),
+            one_line::other::note::definition(),
+        ]
+    };
+    let [one, other] = definitions();
+    assert_eq!(
+        (one.spec.file, one.spec.line),
+        (other.spec.file, other.spec.line)
+    );
+    let found = faults(definitions().into());
+    assert!(
+        matches!(&found[..], [StartFault::SameName { .. }]),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn linked_crates_are_discovered() {
     let names: Vec<_> = discovered()

@@ -5,7 +5,7 @@
 //! all have the form `<UserType as Trait>::item`, with every token at the user's own: asked in two
 //! places they give the same error, which the compiler prints once, with the text that stands here.
 
-use std::{any::TypeId, future::Future};
+use std::{any::TypeId, future::Future, panic::Location};
 
 pub use crate::{
     command_key::{AsCommandKey, CommandKey},
@@ -18,6 +18,10 @@ pub use crate::{
     registry::Registration,
 };
 pub use inventory;
+pub use std::{
+    option::Option::{None, Some},
+    result::Result::Ok,
+};
 pub use whizbang_macros::beside;
 
 use crate::{BoxError, Context, KeyPart, LazyContext, store::Store};
@@ -37,6 +41,20 @@ pub struct Site {
     pub file: &'static str,
     /// Line of the function.
     pub line: u32,
+}
+
+impl Site {
+    /// The function whose name the call stands at.
+    #[track_caller]
+    pub fn here(name: &'static str, path: &'static str) -> Self {
+        let place = Location::caller();
+        Self {
+            name,
+            path,
+            file: place.file(),
+            line: place.line(),
+        }
+    }
 }
 
 /// What an argument needs, asked when the service starts.

@@ -6,13 +6,22 @@ use std::sync::Arc;
 use crate::{
     Backoff, RuntimeConfig,
     error::StartFault,
-    handler::{Call, CommandSpec, Definition, HandlerSpec, OnDead, Requirement, States},
+    handler::{
+        Call, CommandSpec, Definition, HandlerSpec, OnDead, Registered, Requirement, States,
+    },
     message::name_fault,
     store::{Store, Subscription},
 };
 
 /// A registration that the attributes submit at link time.
 pub struct Registration(pub fn() -> Definition);
+
+impl Registration {
+    /// That of this handler.
+    pub const fn of<H: Registered>() -> Self {
+        Self(H::definition)
+    }
+}
 
 inventory::collect!(Registration);
 
