@@ -300,6 +300,17 @@ pub fn key_of(key: &impl AsCommandKey) -> Result<CommandKey, HandlerFailure> {
     key.command_key().map_err(HandlerFailure::Key)
 }
 
+/// Reads a command's key by a function.
+///
+/// # Errors
+/// When the key cannot be used.
+pub fn key_by<'a, C, K: AsCommandKey>(
+    function: impl FnOnce(&'a C) -> K,
+    command: &'a C,
+) -> Result<CommandKey, HandlerFailure> {
+    key_of(&function(command))
+}
+
 /// One field of a key of several fields, so that a field that cannot be one is named by itself.
 pub fn key_part(part: &impl KeyPart) -> &dyn KeyPart {
     part

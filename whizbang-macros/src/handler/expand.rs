@@ -274,8 +274,8 @@ fn key_reader(key: &Key, function: &Function, asker: &Asker<'_>) -> TokenStream 
         }
         Key::Function(function) => {
             let command = command(key.span());
-            let argument = quote_spanned!(at(key.span())=> & #function(&#command));
-            read(key.span(), "key_of", argument)
+            let arguments = quote_spanned!(at(key.span())=> #function, &#command);
+            read(key.span(), "key_by", arguments)
         }
     };
     let command = command(key.span());

@@ -57,10 +57,10 @@ impl<S: Store> Dispatcher<S> {
     /// The first call with a key runs the handler; every later call with the same key and payload
     /// returns the stored reply. A call that meets a running execution waits for it, without
     /// holding a connection. If the handler fails, everything is rolled back and the key is free.
-    pub fn execute<C: Command>(&self, command: C) -> Execute<'_, S, C::Reply> {
+    pub fn execute<R>(&self, command: impl Command<Reply = R>) -> Execute<'_, S, R> {
         Execute {
             dispatcher: self,
-            name: C::NAME,
+            name: name_of(&command),
             envelope: self.envelope(&command),
             correlation_id: None,
             traceparent: None,
@@ -148,6 +148,10 @@ impl<S: Store> Dispatcher<S> {
         let command = handler.command.ok_or(ExecuteError::NotIdempotent(name))?;
         Ok((Arc::clone(handler), command))
     }
+}
+
+fn name_of<C: Command>(_: &C) -> &'static str {
+    C::NAME
 }
 
 struct CommandCall<'a, S: Store> {
