@@ -1,13 +1,14 @@
 //! The options of the attributes.
 
 use proc_macro2::{Span, TokenStream};
-use syn::{Error, Expr, LitStr, Path, parse_quote, spanned::Spanned};
+use syn::{Error, Expr, LitStr, Path, spanned::Spanned};
 
 use super::model::Kind;
 use crate::{
     duration::Millis,
     errors::Errors,
     field::FieldPath,
+    krate,
     options::{self, Entry, Known},
 };
 
@@ -86,7 +87,7 @@ pub(crate) struct Options {
 /// What is missing is reported at `name`, the function's.
 pub(crate) fn read(kind: Kind, list: TokenStream, name: Span, errors: &mut Errors) -> Options {
     let mut options = Options {
-        krate: parse_quote!(::whizbang),
+        krate: krate::default_path(),
         name: None,
         lane: None,
         max_attempts: None,
