@@ -178,7 +178,7 @@ pub fn place(spec: &HandlerSpec) -> String {
 
 /// The same function at the same place is the same handler, met twice through a dependency cycle
 /// of tests. A macro can put several functions at one place, so the path counts as well.
-fn without_repeats(mut definitions: Vec<Definition>) -> Vec<Definition> {
+pub(crate) fn without_repeats(mut definitions: Vec<Definition>) -> Vec<Definition> {
     fn identity(definition: &Definition) -> impl Ord + use<> {
         let spec = &definition.spec;
         (spec.name, spec.file, spec.line, spec.path, spec.message)
