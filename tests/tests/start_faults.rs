@@ -10,6 +10,9 @@ use whizbang::{
     testing::MemoryStore,
 };
 
+#[path = "start_faults/schema.rs"]
+mod schema;
+
 type HandlerContext<'c> = whizbang::Context<'c, MemoryStore>;
 
 // What an application writes for its handler crates; here the crate of the shared handlers.
@@ -175,6 +178,44 @@ fn the_same_place_twice_is_one_handler() {
     assert_eq!(handlers.len(), 1);
 }
 
+mod one_line {
+    use super::{Happened, handler};
+
+    macro_rules! two_handlers {
+        ($($module:ident $function:ident)*) => {$(
+            pub(super) mod $module {
+                use super::{Happened, handler};
+
+                #[handler(name = "made_by_a_macro")]
+                pub(crate) async fn $function(_: Happened) -> anyhow::Result<()> {
+                    Ok(())
+                }
+            }
+        )*};
+    }
+    two_handlers!(one note other note);
+}
+
+#[test]
+fn two_functions_that_a_macro_puts_at_one_place_are_two_handlers() {
+    let definitions = || {
+        [
+            one_line::one::note::definition(),
+            one_line::other::note::definition(),
+        ]
+    };
+    let [one, other] = definitions();
+    assert_eq!(
+        (one.spec.file, one.spec.line),
+        (other.spec.file, other.spec.line)
+    );
+    let found = faults(definitions().into());
+    assert!(
+        matches!(&found[..], [StartFault::SameName { .. }]),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn linked_crates_are_discovered() {
     let names: Vec<_> = discovered()
@@ -237,6 +278,27 @@ async fn no_handlers_at_all_names_the_usual_causes() {
     let text = found[0].to_string();
     assert!(text.contains("whizbang::link!"), "{text}");
     assert!(text.contains("main.rs does not use it"), "{text}");
+}
+
+#[tokio::test]
+async fn discovery_linked_crates_and_registration_work_together() {
+    let builder = || Builder::new(MemoryStore::new().limited_to(8)).service("orders");
+    // Discovered here and in the linked crate, and one of them registered as well.
+    let found = refused(builder().register::<note>().expect_handlers(0)).await;
+    let listed = found.iter().find_map(|fault| match fault {
+        StartFault::HandlerCount { found, names, .. } => Some((*found, names.clone())),
+        _ => None,
+    });
+    let (count, names) = listed.expect("the count is among the other faults");
+    let discovered = discovered();
+    assert_eq!(count, discovered.len(), "{names}");
+    let names: Vec<_> = names.split(", ").collect();
+    for definition in &discovered {
+        assert!(names.contains(&definition.spec.name), "{names:?}");
+    }
+    let linked = |definition: &&Definition| definition.spec.path.starts_with("whizbang_tests::");
+    assert!(discovered.iter().filter(linked).count() > 0, "{names:?}");
+    assert!(found.len() > 1, "this program has other faults: {found:?}");
 }
 
 #[tokio::test]

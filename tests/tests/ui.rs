@@ -5,6 +5,7 @@
 
 #[path = "../ui/pass"]
 mod pass {
+    mod collisions;
     mod commands;
     mod hostile;
     mod lints;

@@ -10,6 +10,7 @@ mod duration;
 mod errors;
 mod field;
 mod handler;
+mod krate;
 mod message;
 mod names;
 mod options;

@@ -4,8 +4,8 @@ mod attr;
 mod expand;
 mod stream;
 
-use proc_macro2::TokenStream;
-use syn::{Data, DeriveInput};
+use proc_macro2::{Ident, Span, TokenStream};
+use syn::{Attribute, Data, DeriveInput, Fields};
 
 use crate::errors::Errors;
 
@@ -23,6 +23,15 @@ impl Kind {
             Self::Command => "Command",
         }
     }
+
+    /// The trait from which `Event` or `Command` follows.
+    fn declared(self) -> Ident {
+        let name = match self {
+            Self::Event => "DeclaredEvent",
+            Self::Command => "HasReply",
+        };
+        Ident::new(name, Span::call_site())
+    }
 }
 
 /// The implementations, or what keeps them from being written.
@@ -33,6 +42,7 @@ pub(crate) fn derive(kind: Kind, input: TokenStream) -> TokenStream {
     };
     let mut errors = Errors::default();
     check_shape(&input, &mut errors);
+    check_members(&input.data, &mut errors);
     let options = attr::read(kind, &input, &mut errors);
     let stream = options
         .stream
@@ -63,5 +73,29 @@ fn check_shape(input: &DeriveInput, errors: &mut Errors) {
             data.union_token,
             "a message is a struct or an enum; a union has no JSON form",
         );
+    }
+}
+
+/// Refuses the attribute where it would say nothing.
+fn check_members(data: &Data, errors: &mut Errors) {
+    let mut refuse = |attributes: &[Attribute]| {
+        for attribute in attributes.iter().filter(|a| a.path().is_ident("message")) {
+            let text = "`#[message(…)]` goes on the type, not on what is in it: write `#[message(name = \"…\", stream = order_id)]` above the type";
+            errors.at(attribute, text);
+        }
+    };
+    let mut refuse_in = |fields: &Fields| fields.iter().for_each(|field| refuse(&field.attrs));
+    match data {
+        Data::Struct(data) => refuse_in(&data.fields),
+        Data::Enum(data) => {
+            for variant in &data.variants {
+                refuse_in(&variant.fields);
+            }
+            for variant in &data.variants {
+                refuse(&variant.attrs);
+            }
+        }
+        // Refused as a whole.
+        Data::Union(_) => {}
     }
 }

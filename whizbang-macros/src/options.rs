@@ -151,6 +151,9 @@ fn unknown(attribute: &str, key: &Ident, known: &[Known]) -> Error {
         format!("`#[{attribute}]` has no option `{name}`; did you mean `{meant}`?")
     } else if attribute == "handler" && ["key", "key_fn", "scope"].contains(&name.as_str()) {
         format!("`{name}` is an option of `#[idempotent_command]`, not of `#[handler]`")
+    } else if attribute == "message" && name == "reply" {
+        "only a command has a reply: derive `Command` in place of `Event`, or remove `reply`"
+            .to_owned()
     } else {
         let all: Vec<_> = names.map(|name| format!("`{name}`")).collect();
         format!(

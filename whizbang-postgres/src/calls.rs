@@ -69,6 +69,7 @@ calls! {
     dead_letters = "SELECT *, event_data::text AS payload FROM {s}.wh_dead_letters WHERE id > $1 ORDER BY id LIMIT $2";
     requeue = "SELECT id, outcome FROM {s}.requeue_dead_letters($1)";
     discard = "SELECT {s}.discard_dead_letters($1)";
+    service_name = "SELECT max(setting_value) FROM {s}.wh_settings WHERE setting_key = 'service_name'";
     schema_version = "SELECT max(version) FROM {s}.wh_migrations";
     fenced = "SELECT coalesce(current_setting('whizbang.fence', true), '') = $1";
 }

@@ -27,6 +27,10 @@ impl Store for PgStore {
     type Session = PoolConnection<Postgres>;
     type Transaction<'s> = Transaction<'s, Postgres>;
 
+    async fn check_setup(&self, service: &str) -> StoreResult<()> {
+        self.check_setup_for(service).await
+    }
+
     async fn register(
         &self,
         instance: &Instance,

@@ -53,6 +53,17 @@ pub enum MigrateError {
         /// The migration.
         version: i32,
     },
+    /// Tables of somebody else's stand where ours belong.
+    #[error(
+        "schema `{schema}` holds tables of another program that are named like ours; give whizbang a schema of its own with `migrate_schema` and `PgStore::schema`"
+    )]
+    Foreign {
+        /// The schema.
+        schema: String,
+        /// What the database says.
+        #[source]
+        source: sqlx::Error,
+    },
     /// The database failed.
     #[error("failed to migrate schema `{schema}`")]
     Database {
@@ -251,12 +262,15 @@ fn functions_checksum() -> String {
 
 fn explain(schema: &str, source: sqlx::Error) -> MigrateError {
     let schema = schema.to_owned();
-    let denied =
-        matches!(&source, sqlx::Error::Database(error) if error.code().as_deref() == Some("42501"));
-    if denied {
-        MigrateError::Privilege { schema, source }
-    } else {
-        MigrateError::Database { schema, source }
+    let code = match &source {
+        sqlx::Error::Database(error) => error.code(),
+        _ => None,
+    };
+    match code.as_deref() {
+        Some("42501") => MigrateError::Privilege { schema, source },
+        // A table that is there already, or one of our names without our columns.
+        Some("42P07" | "42703") => MigrateError::Foreign { schema, source },
+        _ => MigrateError::Database { schema, source },
     }
 }
 
@@ -270,7 +284,7 @@ pub(crate) async fn check_version(store: &PgStore) -> StoreResult<()> {
         Err(error) if error.kind == StoreErrorKind::Setup => {
             return Err(StoreError {
                 what: format!(
-                    "schema `{schema}` has no whizbang tables, or this role may not read them; run `whizbang_postgres::migrate(&pool)` first, or grant the role what the guide lists"
+                    "schema `{schema}` has no whizbang tables, or tables of another program of the same names, or this role may not read them; run `whizbang_postgres::migrate(&pool)` first, or grant the role what the guide lists"
                 ),
                 ..error
             });

@@ -74,13 +74,29 @@ impl PgStore {
         if owner == "ok" {
             return Ok(());
         }
-        Err(StoreError::message(
+        Err(self.foreign(&owner, &instance.service))
+    }
+
+    /// What [`register_instance`](Self::register_instance) would refuse, without writing anything.
+    pub(crate) async fn check_setup_for(&self, service: &str) -> StoreResult<()> {
+        self.check_session().await?;
+        migrate::check_version(self).await?;
+        let query = self.query(&self.calls().service_name);
+        let owner: Option<String> = self.value("read the name of the service", query).await?;
+        match owner {
+            Some(owner) if owner != service => Err(self.foreign(&owner, service)),
+            _ => Ok(()),
+        }
+    }
+
+    fn foreign(&self, owner: &str, service: &str) -> StoreError {
+        StoreError::message(
             StoreErrorKind::Setup,
             format!(
-                "schema `{}` belongs to service `{owner}`, not to `{}`; give each service a schema of its own with `PgStore::schema`, or rename the service with `PgStore::rename_service`",
-                self.inner.schema, instance.service
+                "schema `{}` belongs to service `{owner}`, not to `{service}`; give each service a schema of its own with `PgStore::schema`, or rename the service with `PgStore::rename_service`",
+                self.inner.schema
             ),
-        ))
+        )
     }
 
     /// Looks at the session's defaults: what does not suit us is set in every transaction.

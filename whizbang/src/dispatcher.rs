@@ -394,7 +394,7 @@ fn ended_inside() -> StoreError {
 }
 
 /// A message that is about to be written to the outbox; awaiting it writes it.
-#[must_use = "nothing is published until this is awaited"]
+#[must_use = "nothing is published or sent until this is awaited"]
 pub struct Outgoing<'a, S: Store> {
     dispatcher: &'a Dispatcher<S>,
     target: Result<(&'a mut S::Connection, Envelope), PublishError>,

@@ -379,13 +379,16 @@ pub enum StartFault {
     /// A setting outside its range.
     #[error("{0}")]
     Setting(String),
+    /// The store could not be started on either; alone it is [`StartError::Store`].
+    #[error("the store refuses the start: {0}")]
+    Store(String),
 }
 
 /// Why a service did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// What can be known without the database; all of it at once.
+    /// What can be known without the database; all of it at once, and what the store has to say.
     #[error("the service cannot start:{}", list(.0))]
     Faults(Vec<StartFault>),
     /// The database or its schema.

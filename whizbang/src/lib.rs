@@ -39,7 +39,8 @@ pub use error::{
 };
 pub use handler::{HandlerFailure, OnDead, State};
 pub use message::{
-    AsStreamKey, Command, Event, MAX_NAME_BYTES, Message, MessageKind, StreamKey, name_fault,
+    AsStreamKey, Command, Event, HasReply, MAX_NAME_BYTES, Message, MessageKind, StreamKey,
+    name_fault,
 };
 pub use retry::Backoff;
 pub use runtime::{App, Builder, Counts, Health, ShutdownError};

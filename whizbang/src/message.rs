@@ -44,14 +44,35 @@ pub trait Message: Serialize + DeserializeOwned + Send + Sync + 'static {
 )]
 pub trait Event: Message {}
 
+/// What the derive `Event` implements. `Event` itself follows, so that what the message lacks is
+/// asked for in one place and reported once.
+pub trait DeclaredEvent {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Message + DeclaredEvent> Event for E {}
+
 /// A message that asks for something. Sent to the one service that handles it.
+///
+/// Every message with a reply is one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a command",
-    label = "only commands can be sent or executed",
-    note = "events go to every subscriber with `publish`; commands are declared with `#[derive(Command)]`"
+    label = "not a command",
+    note = "a command asks for something: it is declared with `#[derive(Command)]`, and sent or executed; an event is published, and handled by `#[handler]`"
 )]
-pub trait Command: Message {
-    /// What executing the command answers; stored and returned to repeats.
+pub trait Command: Message + HasReply {}
+
+#[diagnostic::do_not_recommend]
+impl<C: Message + HasReply> Command for C {}
+
+/// What executing a command answers; the derive [`Command`](macro@crate::Command) implements it
+/// for the type in `reply = …`, or for `()`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a command",
+    label = "not a command",
+    note = "a command asks for something: it is declared with `#[derive(Command)]`, and sent or executed; an event is published, and handled by `#[handler]`"
+)]
+pub trait HasReply {
+    /// The answer; stored, and returned to repeats.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 }
 

@@ -5,7 +5,7 @@
 //! all have the form `<UserType as Trait>::item`, with every token at the user's own: asked in two
 //! places they give the same error, which the compiler prints once, with the text that stands here.
 
-use std::{any::TypeId, future::Future};
+use std::{any::TypeId, future::Future, panic::Location};
 
 pub use crate::{
     command_key::{AsCommandKey, CommandKey},
@@ -14,10 +14,14 @@ pub use crate::{
         HandlerOptions, HandlerResult, HandlerSpec, Inputs, LazyFn, OnDead, PlainFn, Registered,
         Requirement, TransactionFn,
     },
-    message::{AsStreamKey, Command, Event, Message, MessageKind, StreamKey},
+    message::{AsStreamKey, DeclaredEvent, HasReply, Message, MessageKind, StreamKey},
     registry::Registration,
 };
 pub use inventory;
+pub use std::{
+    option::Option::{None, Some},
+    result::Result::Ok,
+};
 pub use whizbang_macros::beside;
 
 use crate::{BoxError, Context, KeyPart, LazyContext, store::Store};
@@ -37,6 +41,20 @@ pub struct Site {
     pub file: &'static str,
     /// Line of the function.
     pub line: u32,
+}
+
+impl Site {
+    /// The function whose name the call stands at.
+    #[track_caller]
+    pub fn here(name: &'static str, path: &'static str) -> Self {
+        let place = Location::caller();
+        Self {
+            name,
+            path,
+            file: place.file(),
+            line: place.line(),
+        }
+    }
 }
 
 /// What an argument needs, asked when the service starts.
@@ -125,7 +143,8 @@ pub trait IsCommand {
     type Reply;
 }
 
-impl<C: Command> IsCommand for C {
+#[diagnostic::do_not_recommend]
+impl<C: HasReply> IsCommand for C {
     type Itself = C;
     type Reply = C::Reply;
 }
@@ -279,6 +298,17 @@ impl<E: Into<BoxError>> IntoBoxError for E {
 /// When the key cannot be used.
 pub fn key_of(key: &impl AsCommandKey) -> Result<CommandKey, HandlerFailure> {
     key.command_key().map_err(HandlerFailure::Key)
+}
+
+/// Reads a command's key by a function.
+///
+/// # Errors
+/// When the key cannot be used.
+pub fn key_by<'a, C, K: AsCommandKey>(
+    function: impl FnOnce(&'a C) -> K,
+    command: &'a C,
+) -> Result<CommandKey, HandlerFailure> {
+    key_of(&function(command))
 }
 
 /// One field of a key of several fields, so that a field that cannot be one is named by itself.

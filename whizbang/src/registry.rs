@@ -6,13 +6,22 @@ use std::sync::Arc;
 use crate::{
     Backoff, RuntimeConfig,
     error::StartFault,
-    handler::{Call, CommandSpec, Definition, HandlerSpec, OnDead, Requirement, States},
+    handler::{
+        Call, CommandSpec, Definition, HandlerSpec, OnDead, Registered, Requirement, States,
+    },
     message::name_fault,
     store::{Store, Subscription},
 };
 
 /// A registration that the attributes submit at link time.
 pub struct Registration(pub fn() -> Definition);
+
+impl Registration {
+    /// That of this handler.
+    pub const fn of<H: Registered>() -> Self {
+        Self(H::definition)
+    }
+}
 
 inventory::collect!(Registration);
 
@@ -167,16 +176,15 @@ pub fn place(spec: &HandlerSpec) -> String {
     format!("{}:{}", spec.file, spec.line)
 }
 
-/// Same file and line is the same handler, met twice through a dependency cycle of tests.
-fn without_repeats(mut definitions: Vec<Definition>) -> Vec<Definition> {
-    definitions.sort_by_key(|definition| {
+/// The same function at the same place is the same handler, met twice through a dependency cycle
+/// of tests. A macro can put several functions at one place, so the path counts as well.
+pub(crate) fn without_repeats(mut definitions: Vec<Definition>) -> Vec<Definition> {
+    fn identity(definition: &Definition) -> impl Ord + use<> {
         let spec = &definition.spec;
-        (spec.name, spec.file, spec.line, spec.message)
-    });
-    definitions.dedup_by_key(|definition| {
-        let spec = &definition.spec;
-        (spec.name, spec.file, spec.line, spec.message)
-    });
+        (spec.name, spec.file, spec.line, spec.path, spec.message)
+    }
+    definitions.sort_by_key(identity);
+    definitions.dedup_by(|one, other| identity(one) == identity(other));
     definitions
 }
 

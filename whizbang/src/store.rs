@@ -391,6 +391,14 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     // ---- the service -------------------------------------------------------------------------
 
+    /// Looks whether this service could start here, and changes nothing: asked when the start is
+    /// refused already, so that one error names everything. [`register`](Self::register) checks
+    /// the same. By default there is nothing that could be wrong.
+    fn check_setup(&self, service: &str) -> impl Future<Output = StoreResult<()>> + Send {
+        let _ = service;
+        std::future::ready(Ok(()))
+    }
+
     /// Checks the schema and claims it for the service, then writes the instance and its
     /// subscriptions.
     fn register(

@@ -7,31 +7,26 @@
 
 use proc_macro2::{Delimiter, Group, Ident, Punct, Spacing, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Path, Type};
+use syn::Type;
 
 use super::model::Kind;
-use crate::spans::{ends, moved};
+use crate::spans::ends;
+
+/// The module that the traits are in, under the name that it has inside a definition, standing at
+/// `at`.
+pub(super) fn alias(at: Span) -> Ident {
+    Ident::new("__wb", at)
+}
 
 /// Asks for one handler.
 pub(super) struct Asker<'a> {
     kind: Kind,
-    krate: &'a Path,
     message: &'a Type,
 }
 
 impl<'a> Asker<'a> {
-    pub(super) fn new(kind: Kind, krate: &'a Path, message: &'a Type) -> Self {
-        Self {
-            kind,
-            krate,
-            message,
-        }
-    }
-
-    /// The module that the traits are in, standing at `at`.
-    pub(super) fn private(&self, at: Span) -> TokenStream {
-        let krate = self.krate;
-        moved(quote!(#krate::__private), at)
+    pub(super) fn new(kind: Kind, message: &'a Type) -> Self {
+        Self { kind, message }
     }
 
     /// Something of the message.
@@ -127,7 +122,7 @@ impl<'a> Asker<'a> {
         arguments: Option<TokenStream>,
         fallible: bool,
     ) -> TokenStream {
-        let private = self.private(first);
+        let private = alias(first);
         let item = Ident::new(item, last);
         let mut question = quote_spanned!(first=> <#subject as #private::#of>::#item);
         if let Some(arguments) = arguments {

@@ -1,13 +1,14 @@
 //! The options of the attributes.
 
 use proc_macro2::{Span, TokenStream};
-use syn::{Error, Expr, LitStr, Path, parse_quote, spanned::Spanned};
+use syn::{Error, Expr, LitStr, Path, spanned::Spanned};
 
 use super::model::Kind;
 use crate::{
     duration::Millis,
     errors::Errors,
     field::FieldPath,
+    krate,
     options::{self, Entry, Known},
 };
 
@@ -75,6 +76,8 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Millis>,
     pub(crate) concurrency: Option<u32>,
     pub(crate) park: Option<bool>,
+    /// Whether a key is given, be it right or wrong.
+    says_key: bool,
     pub(crate) key: Option<Key>,
     pub(crate) scope: Option<LitStr>,
 }
@@ -84,7 +87,7 @@ pub(crate) struct Options {
 /// What is missing is reported at `name`, the function's.
 pub(crate) fn read(kind: Kind, list: TokenStream, name: Span, errors: &mut Errors) -> Options {
     let mut options = Options {
-        krate: parse_quote!(::whizbang),
+        krate: krate::default_path(),
         name: None,
         lane: None,
         max_attempts: None,
@@ -92,6 +95,7 @@ pub(crate) fn read(kind: Kind, list: TokenStream, name: Span, errors: &mut Error
         timeout: None,
         concurrency: None,
         park: None,
+        says_key: false,
         key: None,
         scope: None,
     };
@@ -129,22 +133,25 @@ fn apply(entry: &Entry, options: &mut Options) -> Result<(), Error> {
         "timeout" => options.timeout = Some(duration(entry, Millis::parse)?),
         "backoff" => options.backoff = Some(duration(entry, Millis::parse_range)?),
         "on_dead" => options.park = Some(parks(entry)?),
-        "key" => only_key(entry, options, key(entry)?)?,
+        "key" => {
+            only_key(entry, options)?;
+            options.key = Some(key(entry)?);
+        }
         "key_fn" => {
+            only_key(entry, options)?;
             let function = entry.value("the path of a function from the command to its key")?;
-            only_key(entry, options, Key::Function(function))?;
+            options.key = Some(Key::Function(function));
         }
         _ => {}
     }
     Ok(())
 }
 
-fn only_key(entry: &Entry, options: &mut Options, key: Key) -> Result<(), Error> {
-    if options.key.is_some() {
+fn only_key(entry: &Entry, options: &mut Options) -> Result<(), Error> {
+    if std::mem::replace(&mut options.says_key, true) {
         let text = "`key` and `key_fn` both say what the key is; keep one";
         return Err(Error::new(entry.key.span(), text));
     }
-    options.key = Some(key);
     Ok(())
 }
 

@@ -3,9 +3,11 @@
 //! For `async fn reserve(event: OrderPlaced, cx: &mut HandlerContext<'_>) -> Result<(), E>`:
 //!
 //! ```text
-//! #[doc(hidden)] struct reserve {}
-//! impl Registered for reserve {
+//! #[doc(hidden)] mod __whizbang_reserve { #[doc(hidden)] pub struct reserve {} }
+//! use __whizbang_reserve::*;
+//! impl Registered for __whizbang_reserve::reserve {
 //!     fn definition() -> Definition {
+//!         use ::whizbang::__private as __wb;
 //!         fn call<'a>(cx: &'a mut HandlerContext<'_>, inputs: Inputs<'a>) -> HandlerFuture<'a> {
 //!             let handler = reserve;
 //!             handler_future_must_be_send(
@@ -14,10 +16,10 @@
 //!             )
 //!         }
 //!         let call = <HandlerContext<'_> as IsContext>::erase(call);
-//!         <OrderPlaced as HandlerMessage>::define(Site { … }, HandlerOptions::NONE, call, &[])
+//!         <OrderPlaced as HandlerMessage>::define(Site::here(…), HandlerOptions::NONE, call, &[])
 //!     }
 //! }
-//! inventory::submit! { Registration(<reserve as Registered>::definition) }
+//! inventory::submit! { Registration::of::<__whizbang_reserve::reserve>() }
 //! ```
 //!
 //! The function is called by name, so no closure has to be inferred for all lifetimes. How the
@@ -28,13 +30,13 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::{Attribute, Meta};
 
 use super::{
-    ask::Asker,
+    ask::{Asker, alias},
     attr::{Key, Options},
     model::{Function, Input, Inputs, Kind},
 };
 use crate::field::{FieldPath, without_raw};
 
-/// Struct, implementation and submission.
+/// Marker, implementation and submission.
 pub(crate) fn registration(
     kind: Kind,
     function: &Function,
@@ -43,41 +45,54 @@ pub(crate) fn registration(
 ) -> TokenStream {
     let krate = &options.krate;
     let allowed = allowed_lints(&function.attributes);
-    let marker = marker(function);
-    let name = &function.signature.ident;
-    let asker = Asker::new(kind, krate, &inputs.message);
+    let Marker {
+        module,
+        import,
+        path,
+    } = marker(function);
+    let asker = Asker::new(kind, &inputs.message);
     let call = call(function, &asker, inputs);
     let definition = definition(function, options, &asker, inputs);
+    let alias = alias(Span::call_site());
     let beside = quote! {
-        #(#allowed)*
-        impl #krate::__private::Registered for #name {
+        #module
+        #import
+        #krate::__private::inventory::submit! {
+            #krate::__private::Registration::of::<#path>()
+        }
+    };
+    // Inside an `impl`, which nothing tells us that we are in, an implementation is refused, at the
+    // name, and its attributes are never run: one error there in place of four.
+    let at = Span::call_site().located_at(function.signature.ident.span());
+    let implementation = quote_spanned! {at=>
+        impl #krate::__private::Registered for #path {
             fn definition() -> #krate::__private::Definition {
+                use #krate::__private as #alias;
                 #call
                 #definition
             }
         }
-        #krate::__private::inventory::submit! {
-            #krate::__private::Registration(<#name as #krate::__private::Registered>::definition)
-        }
     };
-    // Inside an `impl`, which nothing tells us that we are in, a struct is refused and its
-    // attributes are never run: one error there in place of four.
-    quote!(#[#krate::__private::beside { #beside }] #marker)
+    quote!(#[#krate::__private::beside { #beside }] #(#allowed)* #implementation)
 }
 
 /// Stands in for the registration when errors were found, so that `.register::<name>()` does not
-/// report the same mistake again. Inside an `impl`, where a method was annotated, a struct cannot
+/// report the same mistake again. Inside an `impl`, where a method was annotated, a module cannot
 /// stand.
 pub(crate) fn placeholder(function: &Function, options: &Options) -> TokenStream {
     if function.signature.receiver().is_some() {
         return TokenStream::new();
     }
     let krate = &options.krate;
-    let marker = marker(function);
-    let name = &function.signature.ident;
+    let Marker {
+        module,
+        import,
+        path,
+    } = marker(function);
     quote! {
-        #marker
-        impl #krate::__private::Registered for #name {
+        #module
+        #import
+        impl #krate::__private::Registered for #path {
             fn definition() -> #krate::__private::Definition {
                 ::core::unreachable!()
             }
@@ -85,15 +100,27 @@ pub(crate) fn placeholder(function: &Function, options: &Options) -> TokenStream
     }
 }
 
-/// A braced struct takes the name in the type namespace only: the function stays callable.
-fn marker(function: &Function) -> TokenStream {
+/// The type that stands for the function in `.register::<name>()`.
+struct Marker {
+    module: TokenStream,
+    import: TokenStream,
+    path: TokenStream,
+}
+
+/// A braced struct takes the name in the type namespace only, so the function stays callable. It
+/// is imported by `*`, which gives way to a module or a type of the user's of the same name.
+fn marker(function: &Function) -> Marker {
     let visibility = &function.visibility;
     let mut name = function.signature.ident.clone();
     // With the span of the expansion, lints on the name speak of the function alone.
     let at = Span::call_site().located_at(name.span());
+    let module = Ident::new(&format!("__whizbang_{}", without_raw(&name)), at);
     name.set_span(at);
-    let marker = quote_spanned!(at=> struct #name {});
-    quote!(#[doc(hidden)] #visibility #marker)
+    Marker {
+        module: quote_spanned!(at=> #[doc(hidden)] mod #module { #[doc(hidden)] pub struct #name {} }),
+        import: quote!(#visibility use #module::*;),
+        path: quote_spanned!(at=> #module::#name),
+    }
 }
 
 /// The function that the runtime calls.
@@ -111,15 +138,15 @@ fn call(function: &Function, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream 
         Input::Value(ty) => asker.argument(ty, "extract", Some(quote!(#source)), true),
     });
     let finish = asker.output(&inputs.output);
-    let private = asker.private(at);
+    let private = alias(at);
     let run = quote_spanned! {at=>
         #private::handler_future_must_be_send(
-            move || ::core::result::Result::Ok(#handler(#(#arguments),*)),
+            move || #private::Ok(#handler(#(#arguments),*)),
             #finish,
         )
     };
     quote! {
-        fn __whizbang_call<'a>(
+        fn __call<'a>(
             #context_parameter
             #source: #private::Inputs<'a>,
         ) -> #private::HandlerFuture<'a> {
@@ -137,12 +164,14 @@ fn definition(
     asker: &Asker<'_>,
     inputs: &Inputs,
 ) -> TokenStream {
-    let krate = &options.krate;
     let site = site(function, options);
     let handler_options = handler_options(options);
     let call = match inputs.context() {
-        Some(context) => asker.context(context, "__whizbang_call"),
-        None => quote!(#krate::__private::ErasedCall::plain(__whizbang_call)),
+        Some(context) => asker.context(context, "__call"),
+        None => {
+            let private = alias(Span::call_site());
+            quote!(#private::ErasedCall::plain(__call))
+        }
     };
     let needs = inputs
         .values()
@@ -158,8 +187,8 @@ fn definition(
     }
 }
 
+/// Called with the span of the name, which is where it finds itself.
 fn site(function: &Function, options: &Options) -> TokenStream {
-    let krate = &options.krate;
     let ident = &function.signature.ident;
     let plain = without_raw(ident);
     let name = match &options.name {
@@ -167,18 +196,9 @@ fn site(function: &Function, options: &Options) -> TokenStream {
         None => plain.clone(),
     };
     let path = format!("::{plain}");
-    let (file, line) = (
-        quote_spanned!(ident.span()=> ::core::file!()),
-        quote_spanned!(ident.span()=> ::core::line!()),
-    );
-    quote! {
-        #krate::__private::Site {
-            name: #name,
-            path: ::core::concat!(::core::module_path!(), #path),
-            file: #file,
-            line: #line,
-        }
-    }
+    let path = quote!(::core::concat!(::core::module_path!(), #path));
+    let private = alias(ident.span());
+    quote_spanned!(ident.span()=> #private::Site::here(#name, #path))
 }
 
 /// How many fields `HandlerOptions` has.
@@ -186,7 +206,7 @@ const ALL_OPTIONS: usize = 6;
 
 /// Only what was given; the rest are the defaults of the runtime.
 fn handler_options(options: &Options) -> TokenStream {
-    let krate = &options.krate;
+    let private = alias(Span::call_site());
     let mut given = Vec::new();
     let mut give = |field: &str, value: TokenStream| {
         let field = Ident::new(field, Span::call_site());
@@ -211,21 +231,22 @@ fn handler_options(options: &Options) -> TokenStream {
     }
     if let Some(park) = options.park {
         let action = if park { quote!(Park) } else { quote!(Continue) };
-        give("on_dead", quote!(#krate::__private::OnDead::#action));
+        give("on_dead", quote!(#private::OnDead::#action));
     }
-    let none = quote!(#krate::__private::HandlerOptions::NONE);
+    let none = quote!(#private::HandlerOptions::NONE);
     match given.len() {
         0 => none,
         // Clippy calls a base superfluous when nothing is left for it to fill in.
-        ALL_OPTIONS => quote!(#krate::__private::HandlerOptions { #(#given)* }),
-        _ => quote!(#krate::__private::HandlerOptions { #(#given)* ..#none }),
+        ALL_OPTIONS => quote!(#private::HandlerOptions { #(#given)* }),
+        _ => quote!(#private::HandlerOptions { #(#given)* ..#none }),
     }
 }
 
 fn optional(value: Option<&impl ToTokens>) -> TokenStream {
+    let private = alias(Span::call_site());
     match value {
-        Some(value) => quote!(::core::option::Option::Some(#value)),
-        None => quote!(::core::option::Option::None),
+        Some(value) => quote!(#private::Some(#value)),
+        None => quote!(#private::None),
     }
 }
 
@@ -239,7 +260,7 @@ fn key_reader(key: &Key, function: &Function, asker: &Asker<'_>) -> TokenStream 
         quote_spanned!(at(path.span())=> & #command #(.#members)*)
     };
     let read = |place, what: &str, argument: TokenStream| {
-        let private = asker.private(at(place));
+        let private = alias(at(place));
         let what = Ident::new(what, at(place));
         quote_spanned!(at(place)=> #private::#what(#argument))
     };
@@ -253,8 +274,8 @@ fn key_reader(key: &Key, function: &Function, asker: &Asker<'_>) -> TokenStream 
         }
         Key::Function(function) => {
             let command = command(key.span());
-            let argument = quote_spanned!(at(key.span())=> & #function(&#command));
-            read(key.span(), "key_of", argument)
+            let arguments = quote_spanned!(at(key.span())=> #function, &#command);
+            read(key.span(), "key_by", arguments)
         }
     };
     let command = command(key.span());

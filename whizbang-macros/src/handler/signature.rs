@@ -129,6 +129,8 @@ fn read_arguments(kind: Kind, signature: &Signature, errors: &mut Errors) -> Vec
     all
 }
 
+const MESSAGE_FIRST: &str = "the message comes first: put this argument after it";
+
 fn read_argument(
     position: usize,
     argument: &PatType,
@@ -137,6 +139,10 @@ fn read_argument(
 ) -> Option<Input> {
     let ty = bare(&argument.ty);
     let Type::Reference(reference) = ty else {
+        if position == 0 && is_state(ty) {
+            errors.at(ty, MESSAGE_FIRST);
+            return None;
+        }
         return Some(if position == 0 {
             Input::Message(ty.clone())
         } else {
@@ -145,7 +151,7 @@ fn read_argument(
     };
     if position == 0 {
         let text = if reference.mutability.is_some() {
-            "the message comes first: put this argument after it"
+            MESSAGE_FIRST
         } else {
             "the first argument is the message, taken by value: if this is it, remove the `&`, else put the message before it"
         };
@@ -222,6 +228,13 @@ fn read_output(kind: Kind, signature: &Signature, errors: &mut Errors) -> Option
         }
         ReturnType::Type(_, ty) => Some((**ty).clone()),
     }
+}
+
+/// Whether it reads `State<…>`. A message is never generic, so this one is not the user's own.
+fn is_state(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    let last = path.path.segments.last();
+    last.is_some_and(|last| last.ident == "State" && !last.arguments.is_none())
 }
 
 /// The type without the parentheses around it.

@@ -2,13 +2,13 @@
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::quote;
-use syn::{Attribute, DeriveInput, Expr, LitStr, Meta, Path, Type, parse_quote};
+use syn::{Attribute, DeriveInput, Expr, LitStr, Meta, Path, Type};
 
 use super::Kind;
 use crate::{
     errors::Errors,
     field::FieldPath,
-    names,
+    krate, names,
     options::{self, Entry, Known},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Options {
 /// Reads all `#[message(…)]` of the type as one list.
 pub(crate) fn read(kind: Kind, input: &DeriveInput, errors: &mut Errors) -> Options {
     let mut options = Options {
-        krate: parse_quote!(::whizbang),
+        krate: krate::default_path(),
         name: None,
         aliases: Vec::new(),
         stream: None,
@@ -154,6 +154,8 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use syn::parse_quote;
+
     use super::*;
 
     fn faults(kind: Kind, input: DeriveInput) -> Vec<String> {

@@ -17,6 +17,7 @@ pub(crate) fn expand(
     let name = options.name_or_placeholder();
     let ident = &input.ident;
     let kind_name = Ident::new(kind.name(), Span::call_site());
+    let declared = kind.declared();
     let aliases = (!aliases.is_empty())
         .then(|| quote!(const ALIASES: &'static [&'static str] = &[#(#aliases),*];));
     let reply = (kind == Kind::Command).then(|| reply(options));
@@ -29,7 +30,7 @@ pub(crate) fn expand(
             #stream
         }
         #[automatically_derived]
-        impl #krate::__private::#kind_name for #ident {
+        impl #krate::__private::#declared for #ident {
             #reply
         }
     }
@@ -49,6 +50,7 @@ pub(crate) fn placeholder(kind: Kind, input: &DeriveInput, options: &Options) ->
     let ident = &input.ident;
     let name = options.name_or_placeholder();
     let kind_name = Ident::new(kind.name(), Span::call_site());
+    let declared = kind.declared();
     let mut generics = input.generics.clone();
     if !generics.params.is_empty() {
         let bound = parse_quote!(Self: #krate::__private::Wire);
@@ -63,7 +65,7 @@ pub(crate) fn placeholder(kind: Kind, input: &DeriveInput, options: &Options) ->
             const KIND: #krate::__private::MessageKind = #krate::__private::MessageKind::#kind_name;
         }
         #[automatically_derived]
-        impl #parameters #krate::__private::#kind_name for #ident #arguments #bounds {
+        impl #parameters #krate::__private::#declared for #ident #arguments #bounds {
             #reply
         }
     }

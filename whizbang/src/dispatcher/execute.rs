@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     future::IntoFuture,
+    marker::PhantomData,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -10,12 +11,13 @@ use std::{
 
 use futures::{FutureExt, future::BoxFuture};
 use rand::RngExt;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Dispatcher, Guarded};
 use crate::{
-    Command, Context, ExecuteError, HandlerFailure, Metadata, Payload,
+    Command, Context, Envelope, ExecuteError, HandlerFailure, Metadata, Payload, PublishError,
     handler::{Call, CommandSpec, HandlerResult, Inputs},
     registry::Handler,
     store::{
@@ -37,12 +39,16 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// A command that is about to be executed; awaiting it executes it.
 #[must_use = "nothing is executed until this is awaited"]
-pub struct Execute<'a, S: Store, C: Command> {
+pub struct Execute<'a, S: Store, R> {
     dispatcher: &'a Dispatcher<S>,
-    command: C,
+    name: &'static str,
+    envelope: Result<Envelope, PublishError>,
     correlation_id: Option<Uuid>,
     traceparent: Option<String>,
     wait: Duration,
+    // The command is encoded already, and only what it answers is named: were the command's type
+    // part of this one, an event in its place would be reported at every later use as well.
+    reply: PhantomData<fn() -> R>,
 }
 
 impl<S: Store> Dispatcher<S> {
@@ -51,18 +57,20 @@ impl<S: Store> Dispatcher<S> {
     /// The first call with a key runs the handler; every later call with the same key and payload
     /// returns the stored reply. A call that meets a running execution waits for it, without
     /// holding a connection. If the handler fails, everything is rolled back and the key is free.
-    pub fn execute<C: Command>(&self, command: C) -> Execute<'_, S, C> {
+    pub fn execute<R>(&self, command: impl Command<Reply = R>) -> Execute<'_, S, R> {
         Execute {
             dispatcher: self,
-            command,
+            name: name_of(&command),
+            envelope: self.envelope(&command),
             correlation_id: None,
             traceparent: None,
             wait: self.inner.execute_wait,
+            reply: PhantomData,
         }
     }
 }
 
-impl<'a, S: Store, C: Command> Execute<'a, S, C> {
+impl<'a, S: Store, R: DeserializeOwned> Execute<'a, S, R> {
     /// Sets the correlation id of what the handler publishes.
     pub fn correlation(mut self, id: Uuid) -> Self {
         self.correlation_id = Some(id);
@@ -81,10 +89,10 @@ impl<'a, S: Store, C: Command> Execute<'a, S, C> {
         self
     }
 
-    async fn run(self) -> Result<C::Reply, ExecuteError> {
+    async fn run(self) -> Result<R, ExecuteError> {
         let dispatcher = self.dispatcher;
-        let envelope = dispatcher.envelope(&self.command)?;
-        let (handler, command) = dispatcher.command_handler::<C>()?;
+        let envelope = self.envelope?;
+        let (handler, command) = dispatcher.command_handler(self.name)?;
         let metadata = Metadata {
             message_id: envelope.id,
             message_type: envelope.message_type.clone(),
@@ -118,8 +126,8 @@ impl<'a, S: Store, C: Command> Execute<'a, S, C> {
     }
 }
 
-impl<'a, S: Store, C: Command> IntoFuture for Execute<'a, S, C> {
-    type Output = Result<C::Reply, ExecuteError>;
+impl<'a, S: Store, R: DeserializeOwned + Send + 'static> IntoFuture for Execute<'a, S, R> {
+    type Output = Result<R, ExecuteError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -128,17 +136,22 @@ impl<'a, S: Store, C: Command> IntoFuture for Execute<'a, S, C> {
 }
 
 impl<S: Store> Dispatcher<S> {
-    fn command_handler<C: Command>(&self) -> Result<(Arc<Handler<S>>, CommandSpec), ExecuteError> {
+    fn command_handler(
+        &self,
+        name: &'static str,
+    ) -> Result<(Arc<Handler<S>>, CommandSpec), ExecuteError> {
         let handler = self
             .inner
             .handlers
-            .for_command(C::NAME)
-            .ok_or(ExecuteError::NoHandler(C::NAME))?;
-        let command = handler
-            .command
-            .ok_or(ExecuteError::NotIdempotent(C::NAME))?;
+            .for_command(name)
+            .ok_or(ExecuteError::NoHandler(name))?;
+        let command = handler.command.ok_or(ExecuteError::NotIdempotent(name))?;
         Ok((Arc::clone(handler), command))
     }
+}
+
+fn name_of<C: Command>(_: &C) -> &'static str {
+    C::NAME
 }
 
 struct CommandCall<'a, S: Store> {

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     Backoff, BreakerPolicy, Command, Dispatcher, DispatcherParts, RelayHint, Routing,
-    RuntimeConfig, StartError, StartFault,
+    RuntimeConfig, StartError, StartFault, error_chain,
     handler::{Definition, Registered, States},
-    registry::{Handlers, discovered, place},
+    registry::{Handlers, discovered, place, without_repeats},
     store::{Instance, Store},
     transport::{Intake, Transport},
 };
@@ -156,11 +156,21 @@ impl<S: Store> Builder<S> {
     /// Checks everything, writes the subscriptions, and sets the service going.
     ///
     /// # Errors
-    /// All faults that can be known without the database at once; then what the store or a
-    /// transport refuses. Nothing has been taken from any transport by then.
+    /// All faults at once, those of the schema among them; a schema that alone is at fault is
+    /// [`StartError::Store`]. Then what a transport refuses. Nothing has been taken from any
+    /// transport by then.
     pub async fn start(self) -> Result<App<S>, StartError> {
         let connections = self.store.connection_limit();
-        let (handlers, service) = self.checked(connections)?;
+        let service = self.service.clone().unwrap_or_default();
+        let handlers = match self.checked(&service, connections) {
+            Ok(handlers) => handlers,
+            Err(mut faults) => {
+                if let Err(error) = self.store.check_setup(&service).await {
+                    faults.push(StartFault::Store(error_chain(&error)));
+                }
+                return Err(StartError::Faults(faults));
+            }
+        };
         let handlers = Arc::new(handlers);
         log_handlers(&handlers);
         let instance = Instance {
@@ -207,10 +217,13 @@ impl<S: Store> Builder<S> {
         ))
     }
 
-    fn checked(&self, connections: Option<usize>) -> Result<(Handlers<S>, String), StartError> {
+    fn checked(
+        &self,
+        service: &str,
+        connections: Option<usize>,
+    ) -> Result<Handlers<S>, Vec<StartFault>> {
         let mut faults = self.config.faults(connections);
-        let service = self.service.clone().unwrap_or_default();
-        if let Some(fault) = crate::name_fault(&service) {
+        if let Some(fault) = crate::name_fault(service) {
             faults.push(StartFault::Setting(format!(
                 "the service name {fault}; name it with `.service(\"orders\")`"
             )));
@@ -221,17 +234,16 @@ impl<S: Store> Builder<S> {
         if self.discovery {
             definitions.extend(discovered());
         }
-        let checked = Handlers::check(definitions, &self.states, &self.config, connections);
-        match checked {
-            Err(found) => faults.extend(found),
-            Ok(handlers) => {
-                self.count(&handlers, &mut faults);
-                if faults.is_empty() {
-                    return Ok((handlers, service));
-                }
+        let definitions = without_repeats(definitions);
+        self.count(&definitions, &mut faults);
+        match Handlers::check(definitions, &self.states, &self.config, connections) {
+            Ok(handlers) if faults.is_empty() => Ok(handlers),
+            Ok(_) => Err(faults),
+            Err(found) => {
+                faults.extend(found);
+                Err(faults)
             }
         }
-        Err(StartError::Faults(faults))
     }
 
     fn routing(&self, service: String) -> Routing {
@@ -243,7 +255,7 @@ impl<S: Store> Builder<S> {
         }
     }
 
-    fn count(&self, handlers: &Handlers<S>, faults: &mut Vec<StartFault>) {
+    fn count(&self, handlers: &[Definition], faults: &mut Vec<StartFault>) {
         if handlers.is_empty() && !self.publish_only {
             faults.push(StartFault::NoHandlers);
         }
