@@ -75,6 +75,21 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<StoreErrorKin
     None
 }
 
+/// The unique constraint (or index) whose violation hides in the chain of a handler's error.
+pub(crate) fn violated_unique<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(sqlx::Error::Database(database)) = error.downcast_ref::<sqlx::Error>() {
+            return match database.is_unique_violation() {
+                true => database.constraint(),
+                false => None,
+            };
+        }
+        next = error.source();
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

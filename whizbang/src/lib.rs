@@ -12,6 +12,7 @@ mod context;
 mod dispatcher;
 mod envelope;
 mod error;
+mod fingerprint;
 pub mod handler;
 mod link;
 mod message;
@@ -31,7 +32,9 @@ pub mod __private;
 pub use command_key::{AsCommandKey, CommandKey, KeyError, KeyPart, MAX_KEY_BYTES};
 pub use config::{BreakerPolicy, RuntimeConfig};
 pub use context::{Context, LazyContext};
-pub use dispatcher::{Dispatcher, DispatcherParts, Execute, Outgoing, RelayHint, Routing};
+pub use dispatcher::{
+    Dispatcher, DispatcherParts, Execute, ExecuteIn, Outgoing, RelayHint, Routing,
+};
 pub use envelope::{Envelope, Headers, Metadata, Payload};
 pub use error::{
     BoxError, Decision, DecodeError, ExecuteError, HandlerError, MAX_ERROR_BYTES, PublishError,

@@ -12,7 +12,7 @@ pub use crate::{
     handler::{
         Argument, CommandSpec, Definition, ErasedCall, HandlerFailure, HandlerFuture,
         HandlerOptions, HandlerResult, HandlerSpec, Inputs, LazyFn, OnDead, PlainFn, Registered,
-        Requirement, TransactionFn,
+        Requirement, StoredError, TransactionFn,
     },
     message::{AsStreamKey, Command, Event, Message, MessageKind, StreamKey},
     registry::Registration,
@@ -37,6 +37,16 @@ pub struct Site {
     pub file: &'static str,
     /// Line of the function.
     pub line: u32,
+}
+
+/// What the attribute says about an idempotent command.
+pub struct CommandOptions {
+    /// `scope`, if given.
+    pub scope: Option<&'static str>,
+    /// `version`, or that of the package.
+    pub version: &'static str,
+    /// Set with `store_error`.
+    pub stored_error: Option<StoredError>,
 }
 
 /// What an argument needs, asked when the service starts.
@@ -65,7 +75,7 @@ pub trait HandlerMessage: Sized {
         options: HandlerOptions,
         call: ErasedCall,
         needs: &[Needs],
-        scope: Option<&'static str>,
+        command: CommandOptions,
         key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
     ) -> Definition;
 }
@@ -105,12 +115,16 @@ impl<M: Message> HandlerMessage for M {
         options: HandlerOptions,
         call: ErasedCall,
         needs: &[Needs],
-        scope: Option<&'static str>,
+        command: CommandOptions,
         key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
     ) -> Definition {
-        let scope = scope.unwrap_or(oldest_name::<M>());
         Definition {
-            command: Some(CommandSpec { scope, key }),
+            command: Some(CommandSpec {
+                scope: command.scope.unwrap_or(oldest_name::<M>()),
+                version: command.version,
+                stored_error: command.stored_error,
+                key,
+            }),
             ..Self::define(site, options, call, needs)
         }
     }
@@ -252,6 +266,52 @@ impl<Reply: serde::Serialize, E: IntoBoxError> CommandReturn<Reply> for Result<R
                 .map_err(HandlerFailure::Reply),
             Err(error) => Err(HandlerFailure::Returned(error.into_box_error())),
         }
+    }
+}
+
+/// What the handler of an idempotent command with `store_error` may return.
+#[diagnostic::on_unimplemented(
+    message = "`store_error` cannot store what this handler returns: `{Self}`",
+    label = "not `Result<{Reply}, E>` with an error that can be stored",
+    note = "an error that is stored has a type of its own that implements `std::error::Error + Send + Sync`, `Serialize` and `DeserializeOwned`; a variant that is never stored, such as a database error, may be `#[serde(skip)]`"
+)]
+pub trait StoringReturn<Reply> {
+    /// The handler's error.
+    type Error;
+
+    /// The framework's own form; an error that is `chosen` is the command's answer.
+    ///
+    /// # Errors
+    /// The handler's own, or a reply or error that cannot be encoded.
+    fn into_result_storing(self, chosen: fn(&Self::Error) -> bool) -> HandlerResult;
+
+    /// Reads a stored error.
+    ///
+    /// # Errors
+    /// When the text does not fit the type.
+    fn stored_error(text: &str) -> Result<BoxError, serde_json::Error>;
+}
+
+impl<Reply, E> StoringReturn<Reply> for Result<Reply, E>
+where
+    Reply: serde::Serialize,
+    E: std::error::Error + serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static,
+{
+    type Error = E;
+
+    fn into_result_storing(self, chosen: fn(&E) -> bool) -> HandlerResult {
+        match self {
+            Err(error) if chosen(&error) => {
+                let json = serde_json::to_string(&error).map_err(HandlerFailure::Reply)?;
+                let error = error.into();
+                Err(HandlerFailure::Refused { error, json })
+            }
+            other => other.into_result(),
+        }
+    }
+
+    fn stored_error(text: &str) -> Result<BoxError, serde_json::Error> {
+        Ok(serde_json::from_str::<E>(text)?.into())
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn registration(
     let marker = marker(function);
     let name = &function.signature.ident;
     let asker = Asker::new(kind, krate, &inputs.message);
-    let call = call(function, &asker, inputs);
+    let call = call(function, options, &asker, inputs);
     let definition = definition(function, options, &asker, inputs);
     let beside = quote! {
         #(#allowed)*
@@ -97,7 +97,7 @@ fn marker(function: &Function) -> TokenStream {
 }
 
 /// The function that the runtime calls.
-fn call(function: &Function, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream {
+fn call(function: &Function, options: &Options, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream {
     let name = &function.signature.ident;
     // Every token of the call stands at the name, where a future that is not `Send` is reported.
     let at = Span::call_site().located_at(name.span());
@@ -110,7 +110,7 @@ fn call(function: &Function, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream 
         Input::Message(_) => asker.message("take", Some(quote!(#source)), true),
         Input::Value(ty) => asker.argument(ty, "extract", Some(quote!(#source)), true),
     });
-    let finish = asker.output(&inputs.output);
+    let finish = asker.output(&inputs.output, options.store_error.as_ref());
     let private = asker.private(at);
     let run = quote_spanned! {at=>
         #private::handler_future_must_be_send(
@@ -150,11 +150,43 @@ fn definition(
     let common = quote!(#site, #handler_options, #call, &[#(#needs),*]);
     match &options.key {
         Some(key) => {
-            let scope = optional(options.scope.as_ref());
+            let command = command_options(options, asker, inputs);
             let key = key_reader(key, function, asker);
-            asker.message("define_command", Some(quote!(#common, #scope, #key)), false)
+            asker.message(
+                "define_command",
+                Some(quote!(#common, #command, #key)),
+                false,
+            )
         }
         None => asker.message("define", Some(common), false),
+    }
+}
+
+/// What the attribute says about an idempotent command besides its key.
+fn command_options(options: &Options, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream {
+    let krate = &options.krate;
+    let scope = optional(options.scope.as_ref());
+    let version = match &options.version {
+        Some(version) => version.to_token_stream(),
+        // The package that the handler is in; cargo sets it.
+        None => quote! {
+            match ::core::option_env!("CARGO_PKG_VERSION") {
+                ::core::option::Option::Some(version) => version,
+                ::core::option::Option::None => "",
+            }
+        },
+    };
+    let stored_error = options
+        .store_error
+        .as_ref()
+        .map(|_| asker.stored_error(&inputs.output));
+    let stored_error = optional(stored_error.as_ref());
+    quote! {
+        #krate::__private::CommandOptions {
+            scope: #scope,
+            version: #version,
+            stored_error: #stored_error,
+        }
     }
 }
 
@@ -182,7 +214,7 @@ fn site(function: &Function, options: &Options) -> TokenStream {
 }
 
 /// How many fields `HandlerOptions` has.
-const ALL_OPTIONS: usize = 6;
+const ALL_OPTIONS: usize = 7;
 
 /// Only what was given; the rest are the defaults of the runtime.
 fn handler_options(options: &Options) -> TokenStream {
@@ -212,6 +244,10 @@ fn handler_options(options: &Options) -> TokenStream {
     if let Some(park) = options.park {
         let action = if park { quote!(Park) } else { quote!(Continue) };
         give("on_dead", quote!(#krate::__private::OnDead::#action));
+    }
+    if !options.already_done.is_empty() {
+        let constraints = &options.already_done;
+        give("already_done", quote!(&[#(#constraints),*]));
     }
     let none = quote!(#krate::__private::HandlerOptions::NONE);
     match given.len() {
