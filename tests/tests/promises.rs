@@ -1,7 +1,9 @@
 //! The promises, each with tests that fail when it is broken.
 
 mod promises {
+    mod answers;
     mod commands;
+    mod execute_in;
     mod inbox;
     mod lifecycle;
     mod order;

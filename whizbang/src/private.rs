@@ -301,17 +301,31 @@ where
 
     fn into_result_storing(self, chosen: fn(&E) -> bool) -> HandlerResult {
         match self {
-            Err(error) if chosen(&error) => {
-                let json = serde_json::to_string(&error).map_err(HandlerFailure::Reply)?;
-                let error = error.into();
-                Err(HandlerFailure::Refused { error, json })
-            }
+            Err(error) if chosen(&error) => Err(refused(error)),
             other => other.into_result(),
         }
     }
 
     fn stored_error(text: &str) -> Result<BoxError, serde_json::Error> {
         Ok(serde_json::from_str::<E>(text)?.into())
+    }
+}
+
+/// An error that cannot be encoded, such as a skipped variant, is not stored: the handler's own
+/// error is worth more than a complaint about it.
+fn refused<E>(error: E) -> HandlerFailure
+where
+    E: std::error::Error + serde::Serialize + Send + Sync + 'static,
+{
+    match serde_json::to_string(&error) {
+        Ok(json) => HandlerFailure::Refused {
+            error: error.into(),
+            json,
+        },
+        Err(fault) => {
+            tracing::warn!(%error, %fault, "an error that `store_error` chose cannot be encoded, so it is not kept as the answer");
+            HandlerFailure::Returned(error.into())
+        }
     }
 }
 
