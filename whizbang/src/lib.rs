@@ -14,6 +14,8 @@ mod envelope;
 mod error;
 mod fingerprint;
 pub mod handler;
+#[cfg(feature = "axum")]
+pub mod http;
 mod link;
 mod message;
 pub mod registry;

@@ -269,11 +269,28 @@ impl<Reply: serde::Serialize, E: IntoBoxError> CommandReturn<Reply> for Result<R
     }
 }
 
+/// Errors that can be kept as the answer of a command.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be stored as the answer of a command",
+    label = "not an error that can be written and read again",
+    note = "with `store_error` a handler returns an error type of its own: `#[derive(Debug, thiserror::Error, Serialize, Deserialize)]`; a variant that is never stored, such as a database error, is marked `#[serde(skip)]`"
+)]
+pub trait StorableError:
+    std::error::Error + serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static
+{
+}
+
+#[diagnostic::do_not_recommend]
+impl<E> StorableError for E where
+    E: std::error::Error + serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static
+{
+}
+
 /// What the handler of an idempotent command with `store_error` may return.
 #[diagnostic::on_unimplemented(
-    message = "`store_error` cannot store what this handler returns: `{Self}`",
-    label = "not `Result<{Reply}, E>` with an error that can be stored",
-    note = "an error that is stored has a type of its own that implements `std::error::Error + Send + Sync`, `Serialize` and `DeserializeOwned`; a variant that is never stored, such as a database error, may be `#[serde(skip)]`"
+    message = "the handler of this command returns `Result<{Reply}, E>`, not `{Self}`",
+    label = "not the reply that the command declares",
+    note = "the reply stands on the command: `#[message(name = \"…\", reply = OrderReceipt)]`; without it the reply is `()`"
 )]
 pub trait StoringReturn<Reply> {
     /// The handler's error.
@@ -292,11 +309,7 @@ pub trait StoringReturn<Reply> {
     fn stored_error(text: &str) -> Result<BoxError, serde_json::Error>;
 }
 
-impl<Reply, E> StoringReturn<Reply> for Result<Reply, E>
-where
-    Reply: serde::Serialize,
-    E: std::error::Error + serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static,
-{
+impl<Reply: serde::Serialize, E: StorableError> StoringReturn<Reply> for Result<Reply, E> {
     type Error = E;
 
     fn into_result_storing(self, chosen: fn(&E) -> bool) -> HandlerResult {
@@ -313,10 +326,7 @@ where
 
 /// An error that cannot be encoded, such as a skipped variant, is not stored: the handler's own
 /// error is worth more than a complaint about it.
-fn refused<E>(error: E) -> HandlerFailure
-where
-    E: std::error::Error + serde::Serialize + Send + Sync + 'static,
-{
+fn refused<E: StorableError>(error: E) -> HandlerFailure {
     match serde_json::to_string(&error) {
         Ok(json) => HandlerFailure::Refused {
             error: error.into(),

@@ -171,7 +171,7 @@ fn command_options(options: &Options, asker: &Asker<'_>, inputs: &Inputs) -> Tok
         // The package that the handler is in; cargo sets it.
         None => quote! {
             match ::core::option_env!("CARGO_PKG_VERSION") {
-                ::core::option::Option::Some(version) => version,
+                ::core::option::Option::Some(__version) => __version,
                 ::core::option::Option::None => "",
             }
         },
