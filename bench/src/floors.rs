@@ -64,22 +64,7 @@ impl Bench {
         .await
     }
 
-    /// The business transaction of a command alone.
-    pub(crate) async fn floor_insert(&self) -> Result<f64> {
-        self.reset().await?;
-        let ids = (0..self.messages).map(|_| Uuid::now_v7()).collect();
-        self.share(ids, async |connection, _id| {
-            let mut tx = connection.begin().await?;
-            sqlx::query("INSERT INTO effects (text) VALUES ($1)")
-                .bind(TEXT)
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await
-        })
-        .await
-    }
-
-    /// The same transaction with a bare insert of the same outbox row.
+    /// A transaction with an insert, and a bare insert of the same outbox row as ours.
     pub(crate) async fn floor_publish(&self) -> Result<f64> {
         self.reset().await?;
         let ids = (0..self.messages).map(|_| Uuid::now_v7()).collect();

@@ -3,6 +3,7 @@
 mod promises {
     mod answers;
     mod commands;
+    mod costs;
     mod execute_in;
     mod inbox;
     mod lifecycle;
