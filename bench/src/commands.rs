@@ -19,6 +19,9 @@ const INSERT: &str = "INSERT INTO effects (text) VALUES ($1)";
 const READ: &str =
     "SELECT result::text FROM wh_command_results WHERE scope = 'bench.do_once' AND key = $1";
 
+const KEY: &str = "INSERT INTO floor_commands (scope, key, fingerprint, method_version) VALUES ('bench.do_once', $1, sha256($1::bytea), '1') ON CONFLICT DO NOTHING";
+const ANSWER: &str = "UPDATE floor_commands SET result = 'null', completed = true WHERE scope = 'bench.do_once' AND key = $1";
+
 fn command(key: Uuid) -> DoOnce {
     DoOnce {
         key,
@@ -29,6 +32,17 @@ fn command(key: Uuid) -> DoOnce {
 async fn bare_insert(pool: PgPool) -> Result<()> {
     let mut tx = pool.begin().await?;
     sqlx::query(INSERT).bind(TEXT).execute(&mut *tx).await?;
+    Ok(tx.commit().await?)
+}
+
+/// What a careful service would write by hand: the key, the work, the answer.
+async fn by_hand(pool: PgPool, key: Uuid) -> Result<()> {
+    let mut tx = pool.begin().await?;
+    let begin = sqlx::query(KEY).bind(key.to_string());
+    begin.execute(&mut *tx).await?;
+    sqlx::query(INSERT).bind(TEXT).execute(&mut *tx).await?;
+    let finish = sqlx::query(ANSWER).bind(key.to_string());
+    finish.execute(&mut *tx).await?;
     Ok(tx.commit().await?)
 }
 
@@ -53,12 +67,16 @@ impl Bench {
     pub(crate) async fn commands(&self, report: &mut Report) -> Result<()> {
         let (app, _, _arrivals) = self.quiet_service().await?;
         let (pool, dispatcher) = (&self.pool, app.dispatcher());
-        self.reset().await?;
+        self.reset_commands().await?;
         let insert = self.crowd(None, |_| bare_insert(pool.clone())).await?;
-        self.reset().await?;
+        self.reset_commands().await?;
         let ours = self.crowd(None, |key| execute(dispatcher.clone(), key));
-        report.pair("execute a command", insert, ours.await?);
-        self.reset().await?;
+        let ours = ours.await?;
+        report.pair("execute a command", insert, ours);
+        self.reset_commands().await?;
+        let hand = self.crowd(None, |key| by_hand(pool.clone(), key)).await?;
+        report.pair("the same, against keys kept by hand", hand, ours);
+        self.reset_commands().await?;
         let inside = |key| execute_in(pool.clone(), dispatcher.clone(), key);
         let ours = self.crowd(None, inside).await?;
         report.pair("execute it in one's own transaction", insert, ours);
@@ -71,6 +89,15 @@ impl Bench {
         report.pair("repeat a command, against a read", read, ours);
         report.pair("repeat a command, against the insert", insert, ours);
         app.shutdown().await?;
+        Ok(())
+    }
+
+    /// Empties only what commands write: a service is running.
+    async fn reset_commands(&self) -> Result<()> {
+        sqlx::raw_sql("TRUNCATE effects, floor_commands, wh_command_results")
+            .execute(&self.pool)
+            .await?;
+        sqlx::raw_sql("CHECKPOINT").execute(&self.pool).await?;
         Ok(())
     }
 

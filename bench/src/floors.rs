@@ -13,6 +13,7 @@ pub(crate) async fn prepare(pool: &PgPool) -> Result<()> {
         "CREATE TABLE effects (id bigserial PRIMARY KEY, text text NOT NULL)",
         "CREATE TABLE floor_inbox (LIKE wh_inbox INCLUDING ALL)",
         "CREATE TABLE floor_dedup (LIKE wh_message_deduplication INCLUDING ALL)",
+        "CREATE TABLE floor_commands (LIKE wh_command_results INCLUDING ALL)",
         "CREATE TABLE floor_outbox (LIKE wh_outbox INCLUDING ALL)",
     ] {
         sqlx::raw_sql(statement).execute(pool).await?;

@@ -8,7 +8,6 @@ use std::{
 use anyhow::{Result, ensure};
 use sqlx::PgPool;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
-use uuid::Uuid;
 use whizbang::{Envelope, Message, store::Store};
 use whizbang_postgres::{App, PgStore, Whizbang};
 

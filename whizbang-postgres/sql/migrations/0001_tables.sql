@@ -150,8 +150,8 @@ CREATE INDEX wh_dead_letters_died ON wh_dead_letters (died_at);
 COMMENT ON TABLE wh_dead_letters IS 'Messages that ended for good, with everything needed to requeue them';
 
 CREATE TABLE wh_command_results (
-  scope          text NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 200),
-  key            text NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 1000),
+  scope          text COLLATE "C" NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 200),
+  key            text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 1000),
   fingerprint    bytea NOT NULL,
   method_version text,
   result         json,

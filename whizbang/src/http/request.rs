@@ -10,8 +10,10 @@ use http::{HeaderMap, StatusCode, header};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use tracing::Instrument;
+
 use super::{IdempotencyKey, Problem};
-use crate::{Command, Dispatcher, ExecuteError, Payload, store::Store};
+use crate::{Command, Dispatcher, ExecuteError, Payload, StoreError, StoreErrorKind, store::Store};
 
 /// A request whose JSON body is the idempotent command `C`, as an extractor.
 ///
@@ -113,9 +115,26 @@ impl<C: Command> CommandRequest<C> {
 
     /// Executes the command, or finds what it came to before.
     ///
+    /// The execution goes on when the client hangs up, in a task of its own, so that a client whose
+    /// patience is shorter than the work finds it done when it tries again.
+    ///
     /// # Errors
     /// As [`Dispatcher::execute_json`]; any [`ExecuteError`] becomes a [`Problem`] by `?`.
     pub async fn execute<S: Store>(
+        self,
+        dispatcher: &Dispatcher<S>,
+    ) -> Result<C::Reply, ExecuteError> {
+        let dispatcher = dispatcher.clone();
+        let execution = async move { self.execute_here(&dispatcher).await };
+        let ended = tokio::spawn(execution.in_current_span()).await;
+        ended.unwrap_or_else(|cut_off| {
+            let kind = StoreErrorKind::Unavailable;
+            let what = "the program is being stopped";
+            Err(ExecuteError::Store(StoreError::new(kind, what, cut_off)))
+        })
+    }
+
+    async fn execute_here<S: Store>(
         self,
         dispatcher: &Dispatcher<S>,
     ) -> Result<C::Reply, ExecuteError> {
