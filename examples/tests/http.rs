@@ -352,3 +352,40 @@ async fn it_answers_what_is_under_way_before_it_stops() {
     assert!(nobody.is_err(), "nobody listens");
     assert_eq!(orders(&database).await, 1);
 }
+
+/// The lines of the README, in a shell, against the example as the README starts it.
+#[tokio::test]
+async fn the_script_of_the_readme_shows_what_it_says() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("SKIPPED: there is no curl on this machine");
+        return;
+    }
+    let readme = include_str!("../../README.md");
+    let blocks = readme.split("```sh\n").skip(1);
+    let mut blocks = blocks.filter_map(|rest| rest.split("```").next());
+    let script = blocks.find(|block| block.starts_with("order()"));
+    let script = script.expect("a block that defines `order`");
+    let database = test_database().await.expect("a database");
+    let service = Service::start(&database, &["--slow", "2000"]);
+    let address = service.url.trim_start_matches("http://");
+    let script = script.replace("localhost:3000", address);
+    let ran = tokio::process::Command::new("bash")
+        .args(["-c", &script])
+        .output()
+        .await
+        .expect("a shell");
+    let text = String::from_utf8(ran.stdout).expect("text");
+    let answers: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .collect();
+    let statuses: Vec<_> = answers.iter().map(|(_, status)| *status).collect();
+    let placed = ["201"; 5];
+    let expected = [&["000", "201", "201", "201", "422", "400"][..], &placed].concat();
+    assert_eq!(statuses, expected, "{text}");
+    let receipts = answers.iter().filter(|(_, status)| *status == "201");
+    let receipts: std::collections::HashSet<_> = receipts.map(|(body, _)| body).collect();
+    assert_eq!(receipts.len(), 2, "{text}");
+    assert!(text.contains("\"accepting\":true"), "{text}");
+    assert_eq!(orders(&database).await, 2);
+}

@@ -26,6 +26,11 @@ enum BookError {
     NoSuchSeat { seat: i64 },
     #[error("closed for now")]
     Closed,
+    #[error("could not book")]
+    Failed {
+        #[serde(skip)]
+        source: Option<sqlx::Error>,
+    },
     #[error(transparent)]
     #[serde(skip)]
     Database(#[from] sqlx::Error),
@@ -64,8 +69,10 @@ async fn book(
         1 if call == 0 => {
             // What a serializable neighbour would have caused.
             let conflict = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$";
-            sqlx::raw_sql(conflict).execute(cx.conn()).await?;
-            Ok(1)
+            let failed = sqlx::raw_sql(conflict).execute(cx.conn()).await;
+            Err(BookError::Failed {
+                source: failed.err(),
+            })
         }
         seat => Ok(seat * 100),
     }
@@ -174,6 +181,40 @@ async fn nobody_runs_between_a_refusal_and_its_record() {
     for app in apps {
         app.shutdown().await.expect("shutdown");
     }
+}
+
+#[tokio::test]
+async fn those_who_waited_for_another_request_under_the_key_are_refused() {
+    let (world, calls) = world().await;
+    let app = start(&world, &calls).await;
+    let mut crowd = Vec::new();
+    for turn in 0..20 {
+        let dispatcher = app.dispatcher();
+        let command = Book {
+            booking: "one key".to_owned(),
+            seat: 5 + turn % 2,
+        };
+        crowd.push(tokio::spawn(async move {
+            let seat = command.seat;
+            (seat, dispatcher.execute(command).await)
+        }));
+    }
+    let mut answered = std::collections::HashSet::new();
+    let mut reused = std::collections::HashSet::new();
+    for task in crowd {
+        match task.await.expect("no panic") {
+            (seat, Ok(reply)) => {
+                assert_eq!(reply, seat * 100);
+                answered.insert(seat);
+            }
+            (seat, Err(ExecuteError::KeyReused { .. })) => drop(reused.insert(seat)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((answered.len(), reused.len()), (1, 1));
+    assert!(answered.is_disjoint(&reused), "{answered:?} {reused:?}");
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "calls");
+    app.shutdown().await.expect("shutdown");
 }
 
 #[tokio::test]
