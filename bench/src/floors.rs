@@ -13,6 +13,7 @@ pub(crate) async fn prepare(pool: &PgPool) -> Result<()> {
         "CREATE TABLE effects (id bigserial PRIMARY KEY, text text NOT NULL)",
         "CREATE TABLE floor_inbox (LIKE wh_inbox INCLUDING ALL)",
         "CREATE TABLE floor_dedup (LIKE wh_message_deduplication INCLUDING ALL)",
+        "CREATE TABLE floor_commands (LIKE wh_command_results INCLUDING ALL)",
         "CREATE TABLE floor_outbox (LIKE wh_outbox INCLUDING ALL)",
     ] {
         sqlx::raw_sql(statement).execute(pool).await?;
@@ -64,22 +65,7 @@ impl Bench {
         .await
     }
 
-    /// The business transaction of a command alone.
-    pub(crate) async fn floor_insert(&self) -> Result<f64> {
-        self.reset().await?;
-        let ids = (0..self.messages).map(|_| Uuid::now_v7()).collect();
-        self.share(ids, async |connection, _id| {
-            let mut tx = connection.begin().await?;
-            sqlx::query("INSERT INTO effects (text) VALUES ($1)")
-                .bind(TEXT)
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await
-        })
-        .await
-    }
-
-    /// The same transaction with a bare insert of the same outbox row.
+    /// A transaction with an insert, and a bare insert of the same outbox row as ours.
     pub(crate) async fn floor_publish(&self) -> Result<f64> {
         self.reset().await?;
         let ids = (0..self.messages).map(|_| Uuid::now_v7()).collect();

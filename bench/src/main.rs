@@ -2,6 +2,7 @@
 //! on the same connections, in the same run. Ratios are what counts; the absolute figures are the
 //! machine's.
 
+mod commands;
 mod counts;
 mod floors;
 mod handlers;
@@ -86,9 +87,7 @@ async fn main() -> Result<()> {
             report.pair("publish in a transaction", floor, ours);
         }
         if wanted("execute") {
-            let floor = bench.floor_insert().await?;
-            let ours = bench.execute().await?;
-            report.pair("execute a command", floor, ours);
+            bench.commands(&mut report).await?;
         }
         if wanted("latency") {
             let (middle, high) = bench.latency().await?;

@@ -8,11 +8,10 @@ use std::{
 use anyhow::{Result, ensure};
 use sqlx::PgPool;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
-use uuid::Uuid;
 use whizbang::{Envelope, Message, store::Store};
 use whizbang_postgres::{App, PgStore, Whizbang};
 
-use crate::handlers::{self, DoOnce, Handled, Ordered, Plain, Reached, Timed, Unordered};
+use crate::handlers::{self, Handled, Ordered, Plain, Reached, Timed, Unordered};
 
 /// About 200 bytes of JSON.
 pub(crate) const TEXT: &str = r#"{"number":1,"text":"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz0123456"}"#;
@@ -59,7 +58,9 @@ impl Bench {
         Ok(app)
     }
 
-    async fn quiet_service(&self) -> Result<(App, Handled, mpsc::UnboundedReceiver<Instant>)> {
+    pub(crate) async fn quiet_service(
+        &self,
+    ) -> Result<(App, Handled, mpsc::UnboundedReceiver<Instant>)> {
         let handled = Handled::default();
         let (reached, arrivals) = mpsc::unbounded_channel();
         let app = self.service(&handled, &reached).await?;
@@ -195,34 +196,6 @@ impl Bench {
             done??;
         }
         Ok(rate(each * self.connections as usize, began))
-    }
-
-    /// Executes commands with fresh keys.
-    pub(crate) async fn execute(&self) -> Result<f64> {
-        self.reset().await?;
-        let (app, _, _) = self.quiet_service().await?;
-        let mut tasks = JoinSet::new();
-        let each = self.messages / self.connections as usize;
-        let began = Instant::now();
-        for _ in 0..self.connections {
-            let dispatcher = app.dispatcher();
-            tasks.spawn(async move {
-                for _ in 0..each {
-                    let command = DoOnce {
-                        key: Uuid::now_v7(),
-                        text: TEXT.to_owned(),
-                    };
-                    dispatcher.execute(command).await?;
-                }
-                anyhow::Ok(())
-            });
-        }
-        while let Some(done) = tasks.join_next().await {
-            done??;
-        }
-        let rate = rate(each * self.connections as usize, began);
-        app.shutdown().await?;
-        Ok(rate)
     }
 
     /// From the commit of `dispatcher.transaction` to the start of the handler, on an idle

@@ -55,6 +55,7 @@ struct Shared {
     commits: Mutex<Option<(f64, StdRng)>>,
     answers_lost: AtomicU64,
     never_sent: AtomicU64,
+    round_trips: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -100,6 +101,7 @@ impl Proxy {
             commits: Mutex::default(),
             answers_lost: AtomicU64::new(0),
             never_sent: AtomicU64::new(0),
+            round_trips: AtomicU64::new(0),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self {
@@ -154,6 +156,11 @@ impl Proxy {
     /// it hears of it. The client cannot tell one from the other.
     pub fn lose_commits(&self, share: f64, seed: u64) {
         *lock(&self.shared.commits) = Some((share, StdRng::seed_from_u64(seed)));
+    }
+
+    /// How often clients have sent something and waited for the answer.
+    pub fn round_trips(&self) -> u64 {
+        self.shared.round_trips.load(Ordering::SeqCst)
     }
 
     /// Commits go through again.
@@ -213,6 +220,10 @@ async fn pump(mut client: TcpStream, shared: &Shared, number: u64) -> io::Result
                 frontend.buffer.extend_from_slice(&up[..read]);
                 while let Some(message) = frontend.message() {
                     shared.thawed(number).await;
+                    // A simple query, or the end of an extended one.
+                    if matches!(message.first(), Some(b'Q' | b'S')) {
+                        shared.round_trips.fetch_add(1, Ordering::SeqCst);
+                    }
                     match shared.fate_of(&message) {
                         Fate::Normal => server.write_all(&message).await?,
                         Fate::NeverSent => return Ok(()),

@@ -17,7 +17,8 @@ use whizbang_postgres::{PgStore, embedded::TestDatabase};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What handlers of the checks write to.
-const WRITTEN: &str = "CREATE TABLE written (row text NOT NULL)";
+const WRITTEN: &str =
+    "CREATE TABLE written (row text NOT NULL); CREATE TABLE once (row text PRIMARY KEY)";
 
 /// Every column that time passes for. Infinity stays what it is.
 const TIMES: &[(&str, &[&str])] = &[
@@ -91,6 +92,14 @@ impl Harness for OnPostgres {
         Ok(sqlx::query_scalar("SELECT row FROM written")
             .fetch_all(store.pool())
             .await?)
+    }
+
+    async fn write_once(&self, connection: &mut PgConnection, row: &str) -> Result<(), BoxError> {
+        sqlx::query("INSERT INTO once (row) VALUES ($1)")
+            .bind(row)
+            .execute(connection)
+            .await?;
+        Ok(())
     }
 
     async fn spoil(&self, connection: &mut PgConnection) -> Result<(), BoxError> {

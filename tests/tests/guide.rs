@@ -29,6 +29,7 @@ async fn the_queries_run() {
     let pages = [
         include_str!("../../README.md"),
         include_str!("../../docs/exactly-once.md"),
+        include_str!("../../docs/idempotent-commands.md"),
     ];
     // The grants have a test of their own: roles belong to the whole server.
     let operating = blocks(OPERATING).into_iter().skip(1);

@@ -6,7 +6,10 @@
 )]
 
 mod promises {
+    mod answers;
     mod commands;
+    mod costs;
+    mod execute_in;
     mod inbox;
     mod lifecycle;
     mod order;

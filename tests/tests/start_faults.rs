@@ -57,6 +57,19 @@ async fn execute(command: Do, cx: &mut HandlerContext<'_>) -> anyhow::Result<()>
     Ok(())
 }
 
+#[derive(Serialize, Deserialize, Command)]
+#[message(name = "faults.undo")]
+struct Undo {
+    id: u32,
+}
+
+/// Has its keys where those of another command are.
+#[idempotent_command(key = id, scope = "faults.do")]
+async fn undo(command: Undo, cx: &mut HandlerContext<'_>) -> anyhow::Result<()> {
+    let _ = (command.id, cx);
+    Ok(())
+}
+
 #[handler]
 async fn execute_as_well(_: Do) -> anyhow::Result<()> {
     Ok(())
@@ -131,6 +144,17 @@ fn two_types_of_one_wire_name() {
         second: place("note_renamed"),
     };
     let found = faults(vec![note_renamed::definition(), note::definition()]);
+    assert_eq!(found, [expected]);
+}
+
+#[test]
+fn two_commands_with_their_keys_in_one_scope() {
+    let expected = StartFault::SameScope {
+        scope: "faults.do".to_owned(),
+        first: place("execute"),
+        second: place("undo"),
+    };
+    let found = faults(vec![undo::definition(), execute::definition()]);
     assert_eq!(found, [expected]);
 }
 

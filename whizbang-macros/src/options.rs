@@ -149,7 +149,9 @@ fn unknown(attribute: &str, key: &Ident, known: &[Known]) -> Error {
     let names = known.iter().map(|known| known.name);
     let text = if let Some(meant) = names::closest(&name, names.clone()) {
         format!("`#[{attribute}]` has no option `{name}`; did you mean `{meant}`?")
-    } else if attribute == "handler" && ["key", "key_fn", "scope"].contains(&name.as_str()) {
+    } else if attribute == "handler"
+        && ["key", "key_fn", "scope", "version", "store_error"].contains(&name.as_str())
+    {
         format!("`{name}` is an option of `#[idempotent_command]`, not of `#[handler]`")
     } else if attribute == "message" && name == "reply" {
         "only a command has a reply: derive `Command` in place of `Event`, or remove `reply`"

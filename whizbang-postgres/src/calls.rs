@@ -57,8 +57,8 @@ calls! {
     complete_batch = "SELECT message_id, handler_name, completed FROM {s}.complete_inbox_messages($1, $2, $3, $4, $5)";
     mark_started = "SELECT {s}.mark_started($1, $2, $3, $4, $5)";
     renew = "SELECT message_id, handler_name, lane, stream_id FROM {s}.renew_leases($1, $2, $3, $4, $5, $6, $7)";
-    begin_command = "SELECT state, fingerprint, result FROM {s}.begin_command($1, $2, $3, $4)";
-    finish_command = "SELECT {s}.finish_command($1, $2, $3)";
+    begin_command = "SELECT state, fingerprint, result, error FROM {s}.begin_command($1, $2, $3, $4)";
+    finish_command = "SELECT {s}.finish_command($1, $2, $3, $4)";
     store_outbox = "SELECT message_id, destination, was_newly_created FROM {s}.store_outbox_messages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
     deliver_locally = "SELECT * FROM {s}.deliver_outbox_locally($1, $2, $3, $4, $5, $6, $7, $8)";
     claim_outbox = "SELECT * FROM {s}.claim_outbox($1, $2, $3, $4, $5)";

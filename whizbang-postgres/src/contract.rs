@@ -8,9 +8,10 @@ use uuid::Uuid;
 use whizbang::{
     Envelope, InTransaction, StoreErrorKind,
     store::{
-        ClaimRequest, CommandRun, CommandState, Completion, DeadLetter, HandOver, Heartbeat,
-        Instance, Lease, LocalDelivery, MaintenanceTask, OutboxDraft, OutboxRow, Poison, Refusal,
-        Report, Requeued, Store, StoreReport, StoreResult, Subscription, TransactionOptions, Work,
+        ClaimRequest, CommandAnswer, CommandRun, CommandState, Completion, DeadLetter, HandOver,
+        Heartbeat, Instance, Lease, LocalDelivery, MaintenanceTask, OutboxDraft, OutboxRow, Poison,
+        Refusal, Report, Requeued, Store, StoreReport, StoreResult, Subscription,
+        TransactionOptions, Work,
     },
 };
 
@@ -165,6 +166,10 @@ impl Store for PgStore {
         error::classify(error)
     }
 
+    fn violated_unique<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e str> {
+        error::violated_unique(error)
+    }
+
     fn discard(session: Self::Session) {
         session::discard(session);
     }
@@ -181,9 +186,9 @@ impl Store for PgStore {
         &self,
         connection: &mut PgConnection,
         run: &CommandRun,
-        reply: Option<&str>,
-    ) -> StoreResult<()> {
-        self.finish_command_run(connection, run, reply).await
+        answer: &CommandAnswer,
+    ) -> StoreResult<bool> {
+        self.finish_command_run(connection, run, answer).await
     }
 
     async fn store_outbox(

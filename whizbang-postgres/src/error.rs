@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 
+use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 use whizbang::{StoreError, StoreErrorKind};
 
 /// Maps an error of the driver, saying what the store was doing.
@@ -30,11 +31,14 @@ pub(crate) fn kind_of(error: &sqlx::Error) -> StoreErrorKind {
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed => StoreErrorKind::Unavailable,
-        sqlx::Error::Database(database) => database
-            .code()
-            .map_or(StoreErrorKind::Other, |code| kind_of_code(&code)),
+        sqlx::Error::Database(database) => kind_of_database(&**database),
         _ => StoreErrorKind::Other,
     }
+}
+
+fn kind_of_database(error: &dyn DatabaseError) -> StoreErrorKind {
+    let code = error.code();
+    code.map_or(StoreErrorKind::Other, |code| kind_of_code(&code))
 }
 
 /// The kind of an SQLSTATE; see "PostgreSQL Error Codes" in its manual.
@@ -59,20 +63,38 @@ fn kind_of_code(code: &str) -> StoreErrorKind {
 /// What kind of database error hides in the chain of a handler's error. Broken connections are
 /// left out: they may be to another database, and ours shows itself when we roll back.
 pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<StoreErrorKind> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<sqlx::Error>() {
-            return match error {
-                sqlx::Error::Database(_) => Some(kind_of(error)),
-                _ => None,
-            };
-        }
-        if let Some(error) = error.downcast_ref::<StoreError>() {
-            return Some(error.kind);
-        }
-        next = error.source();
+    chain(error).find_map(|error| match error.downcast_ref::<StoreError>() {
+        Some(error) => Some(error.kind),
+        None => database_error(error).map(kind_of_database),
+    })
+}
+
+/// The unique constraint (or index) whose violation hides in the chain of a handler's error.
+pub(crate) fn violated_unique<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e str> {
+    let error = chain(error).find_map(database_error)?;
+    match error.is_unique_violation() {
+        true => error.constraint(),
+        false => None,
     }
-    None
+}
+
+fn chain<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// A wrapper that is transparent (`#[error(transparent)]`) shows the source of the driver's error
+/// and not that error itself.
+fn database_error<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e dyn DatabaseError> {
+    if let Some(sqlx::Error::Database(error)) = error.downcast_ref() {
+        return Some(&**error);
+    }
+    if let Some(error) = error.downcast_ref::<Box<dyn DatabaseError>>() {
+        return Some(&**error);
+    }
+    let error = error.downcast_ref::<PgDatabaseError>()?;
+    Some(error)
 }
 
 #[cfg(test)]

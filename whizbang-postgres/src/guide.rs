@@ -7,6 +7,9 @@ mod readme {}
 #[doc = include_str!("../../docs/exactly-once.md")]
 mod exactly_once {}
 
+#[doc = include_str!("../../docs/idempotent-commands.md")]
+mod idempotent_commands {}
+
 #[doc = include_str!("../../docs/ordering.md")]
 mod ordering {}
 

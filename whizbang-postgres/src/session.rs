@@ -9,7 +9,8 @@ use uuid::Uuid;
 use whizbang::{
     StoreError, StoreErrorKind,
     store::{
-        CommandRun, CommandState, Completion, Isolation, Lease, StoreResult, TransactionOptions,
+        CommandAnswer, CommandRun, CommandState, Completion, Isolation, Lease, StoreResult,
+        TransactionOptions,
     },
 };
 
@@ -173,7 +174,7 @@ impl PgStore {
             .bind(&run.scope)
             .bind(run.key.as_str())
             .bind(run.fingerprint.as_slice())
-            .bind(None::<String>);
+            .bind(&run.version);
         let row = query
             .fetch_one(connection)
             .await
@@ -182,14 +183,19 @@ impl PgStore {
         let fingerprint: Option<Vec<u8>> =
             row.try_get("fingerprint").map_err(store_error(DOING))?;
         let result: Option<String> = row.try_get("result").map_err(store_error(DOING))?;
+        let error: Option<String> = row.try_get("error").map_err(store_error(DOING))?;
         match state.as_str() {
             "fresh" => Ok(CommandState::Fresh),
-            "done" => Ok(CommandState::Done(result)),
+            "done" => Ok(CommandState::Done(match error {
+                Some(error) => CommandAnswer::Error(error),
+                None => CommandAnswer::Reply(result),
+            })),
             "reused" => Ok(CommandState::Reused {
                 stored: fingerprint.unwrap_or_default(),
             }),
             "busy" => Ok(CommandState::Busy),
             "isolation" => Ok(CommandState::Isolated),
+            "unfinished" => Ok(CommandState::Unfinished),
             other => Err(unexpected(DOING, other)),
         }
     }
@@ -198,21 +204,26 @@ impl PgStore {
         &self,
         connection: &mut PgConnection,
         run: &CommandRun,
-        reply: Option<&str>,
-    ) -> StoreResult<()> {
-        const DOING: &str = "record a command's reply";
-        let recorded: bool = self
+        answer: &CommandAnswer,
+    ) -> StoreResult<bool> {
+        const DOING: &str = "record what a command came to";
+        let (reply, error) = match answer {
+            CommandAnswer::Reply(reply) => (reply.as_deref(), None),
+            CommandAnswer::Error(error) => (None, Some(error.as_str())),
+        };
+        let recorded: String = self
             .scalar(&self.calls().finish_command)
             .bind(&run.scope)
             .bind(run.key.as_str())
             .bind(reply)
+            .bind(error)
             .fetch_one(connection)
             .await
             .map_err(store_error(DOING))?;
-        if recorded {
-            Ok(())
-        } else {
-            Err(unexpected(DOING, "no key row"))
+        match recorded.as_str() {
+            "recorded" => Ok(true),
+            "unfenced" => Ok(false),
+            other => Err(unexpected(DOING, other)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     Command, Event, Metadata,
-    dispatcher::{Dispatcher, Outgoing},
+    dispatcher::{Dispatcher, ExecuteIn, Outgoing},
     store::{Store, StoreError, TransactionOptions},
 };
 
@@ -72,6 +72,31 @@ impl<'c, S: Store> Context<'c, S> {
     /// Whether anything was published, so that the relay must be woken after the commit.
     pub fn has_published(&self) -> bool {
         self.published > 0
+    }
+
+    /// Executes an idempotent command as a part of this transaction and returns its reply: see
+    /// [`Dispatcher::execute_in`]. Correlation and trace context are taken over from the message
+    /// being handled.
+    pub fn execute<'a, R>(
+        &'a mut self,
+        command: impl Command<Reply = R>,
+    ) -> ExecuteIn<'a, 'c, S, R> {
+        // The command may publish.
+        self.published += 1;
+        self.dispatcher
+            .execute_in(&mut self.transaction, command)
+            .caused_by(self.metadata)
+    }
+
+    /// The same inside a savepoint of its own.
+    pub(crate) async fn nested(&mut self) -> Result<Context<'_, S>, StoreError> {
+        let transaction = S::nested(&mut self.transaction).await?;
+        Ok(Context::new(transaction, self.dispatcher, self.metadata))
+    }
+
+    /// A part of the transaction has published.
+    pub(crate) fn also_published(&mut self, published: bool) {
+        self.published += usize::from(published);
     }
 
     /// Gives the transaction back; the runtime commits it.

@@ -14,10 +14,15 @@ use crate::{
     store::{InTransaction, OutboxDraft, Schedule, Store, StoreError},
 };
 
+mod command;
 mod execute;
+mod request;
+mod turns;
 
-pub use execute::Execute;
-pub(crate) use execute::{CommandFailure, CommandOutcome, hexadecimal, panic_text, run_command};
+pub(crate) use command::{
+    CommandFailure, CommandOutcome, already_done, command_run, hexadecimal, panic_text, run_command,
+};
+pub use request::{Execute, ExecuteIn};
 
 /// Publishes events, sends commands and executes idempotent commands. Cheap to clone.
 pub struct Dispatcher<S: Store> {
@@ -39,7 +44,7 @@ struct Inner<S: Store> {
     handlers: Arc<Handlers<S>>,
     states: Arc<States>,
     relay_hint: Arc<RelayHint>,
-    executions: execute::Executions,
+    executions: turns::Executions,
     execute_wait: Duration,
 }
 
@@ -168,7 +173,7 @@ impl<S: Store> Dispatcher<S> {
                 handlers: parts.handlers,
                 states: parts.states,
                 relay_hint: parts.relay_hint,
-                executions: execute::Executions::default(),
+                executions: turns::Executions::default(),
                 execute_wait: parts.execute_wait,
             }),
         }
@@ -329,10 +334,14 @@ impl<S: Store> Dispatcher<S> {
     }
 
     fn envelope<M: Message>(&self, message: &M) -> Result<Envelope, PublishError> {
-        let mut envelope = Envelope::new(message).map_err(|source| PublishError::Encode {
+        let envelope = Envelope::new(message).map_err(|source| PublishError::Encode {
             message_type: M::NAME,
             source,
         })?;
+        self.checked::<M>(envelope)
+    }
+
+    fn checked<M: Message>(&self, mut envelope: Envelope) -> Result<Envelope, PublishError> {
         let size = envelope.payload.as_str().len();
         if size > self.inner.message_limit {
             return Err(PublishError::TooLarge {

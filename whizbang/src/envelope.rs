@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::{Message, MessageKind, StreamKey, error::DecodeError};
@@ -53,15 +52,18 @@ impl Payload {
         })
     }
 
-    /// A hash that is the same whatever the order of the keys and the white space; text that only
-    /// a raw reader accepts (lone surrogates) is hashed as it stands.
+    /// A hash of what the text says: the same whatever the order of the members, the white space,
+    /// the spelling of numbers and strings, and whether a member is `null` or left out.
+    ///
+    /// ```
+    /// use whizbang::Payload;
+    /// let first = Payload::from_json(r#"{"sku": "tea", "price": 2.50}"#)?;
+    /// let retry = Payload::from_json(r#"{"price":2.5,"sku":"tea","note":null}"#)?;
+    /// assert_eq!(first.fingerprint(), retry.fingerprint());
+    /// # Ok::<_, serde_json::Error>(())
+    /// ```
     pub fn fingerprint(&self) -> [u8; 32] {
-        let canonical = serde_json::from_str::<serde_json::Value>(&self.0)
-            .and_then(|value| serde_json::to_vec(&value));
-        match canonical {
-            Ok(bytes) => Sha256::digest(bytes).into(),
-            Err(_) => Sha256::digest(self.0.as_bytes()).into(),
-        }
+        crate::fingerprint::fingerprint(&self.0)
     }
 
     /// The short form of [`fingerprint`](Self::fingerprint) that the inbox compares repeats by.
@@ -189,6 +191,22 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    /// What a handler of this name is told at the first attempt of a message: for calling it
+    /// directly, in a unit test.
+    pub fn of(envelope: &Envelope, handler: &str) -> Self {
+        Self {
+            message_id: envelope.id,
+            message_type: envelope.message_type.clone(),
+            handler: handler.to_owned(),
+            stream: envelope.stream.clone(),
+            correlation_id: envelope.correlation_id,
+            causation_id: envelope.causation_id,
+            attempt: 1,
+            received_at: None,
+            headers: envelope.headers.clone(),
+        }
+    }
+
     /// The sender's header of this name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.headers.get(name).map(String::as_str)

@@ -318,6 +318,18 @@ pub enum StartFault {
         /// File and line of the other.
         second: String,
     },
+    /// Two commands whose keys are in one scope.
+    #[error(
+        "the commands handled at {first} and {second} have their keys in one scope, `{scope}`: one would be given the other's replies; give each a `scope` of its own"
+    )]
+    SameScope {
+        /// The scope.
+        scope: String,
+        /// File and line of the one.
+        first: String,
+        /// File and line of the other.
+        second: String,
+    },
     /// A name that cannot be stored.
     #[error("the name `{name}` at {place} {fault}")]
     BadName {
@@ -413,6 +425,19 @@ pub enum ExecuteError {
     /// The handler returned an error; everything was rolled back and the key is free again.
     #[error("the command failed and was rolled back")]
     Handler(#[source] BoxError),
+    /// The handler refused the command with an error that `store_error` keeps: it is the recorded
+    /// answer, and every repeat gets it. The source is the handler's own error type.
+    #[error("the command was refused, and every repeat with the same key gets the same answer")]
+    Refused(#[source] BoxError),
+    /// A unique constraint that `already_done` names says that it was done by other means before;
+    /// everything was rolled back and no reply is recorded.
+    #[error(
+        "the command was done before by other means: unique constraint `{constraint}` holds its row already; read the result from there"
+    )]
+    AlreadyDone {
+        /// The constraint.
+        constraint: String,
+    },
     /// The same key was used for a command with another payload.
     #[error(
         "key `{key}` of `{scope}` was used for another payload before (stored {stored}, given {given}); a retry must repeat the request exactly, a new request needs a new key"
@@ -450,9 +475,19 @@ pub enum ExecuteError {
     Unfenced,
     /// At this isolation level a concurrent execution cannot be seen.
     #[error(
-        "a concurrent execution of the same command is invisible to this transaction's snapshot; retry the whole transaction"
+        "this transaction met a concurrent one that its snapshot cannot see, perhaps another execution of the same command; roll it back and retry the whole transaction"
     )]
-    RetryTransaction,
+    RetryTransaction(#[source] Option<StoreError>),
+    /// The key was begun before and never ended.
+    #[error(
+        "key `{key}` of `{scope}` was begun and never ended: its handler ended the transaction itself, or it executes its own command; check what it has written, then delete the row from `wh_command_results` to run it again"
+    )]
+    Unfinished {
+        /// Scope of the key.
+        scope: String,
+        /// The key.
+        key: String,
+    },
     /// No handler for the command in this program.
     #[error(
         "no handler for command `{0}` in this program; register one, or use `send` to reach the service that has it"
@@ -463,15 +498,18 @@ pub enum ExecuteError {
         "the handler of `{0}` is not an idempotent command; annotate it with `#[idempotent_command(key = …)]`, or use `send`"
     )]
     NotIdempotent(&'static str),
+    /// The JSON does not fit the command's type.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
     /// The payload could not be encoded, or is too large.
     #[error(transparent)]
     Payload(#[from] PublishError),
     /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] crate::KeyError),
-    /// The stored reply does not fit the reply type any more.
+    /// The stored answer does not fit its type any more.
     #[error(
-        "the stored reply of key `{key}` does not fit the reply type; keep reply types compatible for as long as results are kept"
+        "the stored answer of key `{key}` does not fit the type of the reply or error; keep these types compatible for as long as results are kept"
     )]
     Reply {
         /// The key.

@@ -40,6 +40,11 @@ impl<'a> Inputs<'a> {
         self.payload.decode().map_err(HandlerFailure::Undecodable)
     }
 
+    /// The JSON text.
+    pub fn payload(&self) -> &'a Payload {
+        self.payload
+    }
+
     /// What is known about the message.
     pub fn metadata(&self) -> &'a Metadata {
         self.metadata
@@ -156,6 +161,15 @@ pub enum HandlerFailure {
     /// The handler's own error.
     #[error("the handler returned an error")]
     Returned(#[source] BoxError),
+    /// The handler's own error, chosen by `store_error` to be the command's answer for good.
+    #[error("the handler refused the command")]
+    Refused {
+        /// The error.
+        #[source]
+        error: BoxError,
+        /// The same as JSON.
+        json: String,
+    },
     /// The key of a command cannot be used.
     #[error("the key of the command cannot be used")]
     Key(#[source] crate::KeyError),
@@ -271,6 +285,8 @@ pub struct HandlerOptions {
     pub concurrency: Option<usize>,
     /// What a dead letter means for its stream.
     pub on_dead: OnDead,
+    /// Unique constraints whose violation says that the work was done before.
+    pub already_done: &'static [&'static str],
 }
 
 impl HandlerOptions {
@@ -282,6 +298,7 @@ impl HandlerOptions {
         timeout: None,
         concurrency: None,
         on_dead: OnDead::Continue,
+        already_done: &[],
     };
 }
 
@@ -323,11 +340,18 @@ impl HandlerSpec {
 /// What makes a handler an idempotent command.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandSpec {
-    /// Keys of different scopes never collide; the command's wire name by default.
+    /// Keys of different scopes never collide; the command's oldest wire name by default.
     pub scope: &'static str,
+    /// Version of the handler, stored with each execution.
+    pub version: &'static str,
+    /// Reads a stored error; `None` if the handler keeps none.
+    pub stored_error: Option<StoredError>,
     /// Reads the key from the payload.
     pub key: fn(Inputs<'_>) -> Result<crate::CommandKey, HandlerFailure>,
 }
+
+/// Reads an error that was stored as a command's answer.
+pub type StoredError = fn(&str) -> Result<BoxError, serde_json::Error>;
 
 /// A handler, ready to be registered.
 pub struct Definition {

@@ -12,7 +12,10 @@ mod context;
 mod dispatcher;
 mod envelope;
 mod error;
+mod fingerprint;
 pub mod handler;
+#[cfg(feature = "axum")]
+pub mod http;
 mod link;
 mod message;
 pub mod registry;
@@ -31,7 +34,9 @@ pub mod __private;
 pub use command_key::{AsCommandKey, CommandKey, KeyError, KeyPart, MAX_KEY_BYTES};
 pub use config::{BreakerPolicy, RuntimeConfig};
 pub use context::{Context, LazyContext};
-pub use dispatcher::{Dispatcher, DispatcherParts, Execute, Outgoing, RelayHint, Routing};
+pub use dispatcher::{
+    Dispatcher, DispatcherParts, Execute, ExecuteIn, Outgoing, RelayHint, Routing,
+};
 pub use envelope::{Envelope, Headers, Metadata, Payload};
 pub use error::{
     BoxError, Decision, DecodeError, ExecuteError, HandlerError, MAX_ERROR_BYTES, PublishError,

@@ -12,7 +12,7 @@ pub use crate::{
     handler::{
         Argument, CommandSpec, Definition, ErasedCall, HandlerFailure, HandlerFuture,
         HandlerOptions, HandlerResult, HandlerSpec, Inputs, LazyFn, OnDead, PlainFn, Registered,
-        Requirement, TransactionFn,
+        Requirement, StoredError, TransactionFn,
     },
     message::{AsStreamKey, DeclaredEvent, HasReply, Message, MessageKind, StreamKey},
     registry::Registration,
@@ -57,6 +57,16 @@ impl Site {
     }
 }
 
+/// What the attribute says about an idempotent command.
+pub struct CommandOptions {
+    /// `scope`, if given.
+    pub scope: Option<&'static str>,
+    /// `version`, or that of the package.
+    pub version: &'static str,
+    /// Set with `store_error`.
+    pub stored_error: Option<StoredError>,
+}
+
 /// What an argument needs, asked when the service starts.
 pub type Needs = fn() -> Requirement;
 
@@ -83,7 +93,7 @@ pub trait HandlerMessage: Sized {
         options: HandlerOptions,
         call: ErasedCall,
         needs: &[Needs],
-        scope: Option<&'static str>,
+        command: CommandOptions,
         key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
     ) -> Definition;
 }
@@ -123,12 +133,16 @@ impl<M: Message> HandlerMessage for M {
         options: HandlerOptions,
         call: ErasedCall,
         needs: &[Needs],
-        scope: Option<&'static str>,
+        command: CommandOptions,
         key: fn(Inputs<'_>) -> Result<CommandKey, HandlerFailure>,
     ) -> Definition {
-        let scope = scope.unwrap_or(oldest_name::<M>());
         Definition {
-            command: Some(CommandSpec { scope, key }),
+            command: Some(CommandSpec {
+                scope: command.scope.unwrap_or(oldest_name::<M>()),
+                version: command.version,
+                stored_error: command.stored_error,
+                key,
+            }),
             ..Self::define(site, options, call, needs)
         }
     }
@@ -270,6 +284,76 @@ impl<Reply: serde::Serialize, E: IntoBoxError> CommandReturn<Reply> for Result<R
                 .map(Some)
                 .map_err(HandlerFailure::Reply),
             Err(error) => Err(HandlerFailure::Returned(error.into_box_error())),
+        }
+    }
+}
+
+/// Errors that can be kept as the answer of a command.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be stored as the answer of a command",
+    label = "not an error that can be written and read again",
+    note = "with `store_error` a handler returns an error type of its own: `#[derive(Debug, thiserror::Error, Serialize, Deserialize)]`; a variant that is never stored, such as a database error, is marked `#[serde(skip)]`"
+)]
+pub trait StorableError:
+    std::error::Error + serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static
+{
+}
+
+#[diagnostic::do_not_recommend]
+impl<E> StorableError for E where
+    E: std::error::Error + serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static
+{
+}
+
+/// What the handler of an idempotent command with `store_error` may return.
+#[diagnostic::on_unimplemented(
+    message = "the handler of this command returns `Result<{Reply}, E>`, not `{Self}`",
+    label = "not the reply that the command declares",
+    note = "the reply stands on the command: `#[message(name = \"…\", reply = OrderReceipt)]`; without it the reply is `()`"
+)]
+pub trait StoringReturn<Reply> {
+    /// The handler's error.
+    type Error;
+
+    /// The framework's own form; an error that is `chosen` is the command's answer.
+    ///
+    /// # Errors
+    /// The handler's own, or a reply or error that cannot be encoded.
+    fn into_result_storing(self, chosen: fn(&Self::Error) -> bool) -> HandlerResult;
+
+    /// Reads a stored error.
+    ///
+    /// # Errors
+    /// When the text does not fit the type.
+    fn stored_error(text: &str) -> Result<BoxError, serde_json::Error>;
+}
+
+impl<Reply: serde::Serialize, E: StorableError> StoringReturn<Reply> for Result<Reply, E> {
+    type Error = E;
+
+    fn into_result_storing(self, chosen: fn(&E) -> bool) -> HandlerResult {
+        match self {
+            Err(error) if chosen(&error) => Err(refused(error)),
+            other => other.into_result(),
+        }
+    }
+
+    fn stored_error(text: &str) -> Result<BoxError, serde_json::Error> {
+        Ok(serde_json::from_str::<E>(text)?.into())
+    }
+}
+
+/// An error that cannot be encoded, such as a skipped variant, is not stored: the handler's own
+/// error is worth more than a complaint about it.
+fn refused<E: StorableError>(error: E) -> HandlerFailure {
+    match serde_json::to_string(&error) {
+        Ok(json) => HandlerFailure::Refused {
+            error: error.into(),
+            json,
+        },
+        Err(fault) => {
+            tracing::warn!(%error, %fault, "an error that `store_error` chose cannot be encoded, so it is not kept as the answer");
+            HandlerFailure::Returned(error.into())
         }
     }
 }

@@ -91,6 +91,7 @@ impl<S: Store> Handlers<S> {
         let mut faults = Vec::new();
         check_names(&definitions, &mut faults);
         check_messages(&definitions, &mut faults);
+        check_scopes(&definitions, &mut faults);
         let mut sorted = Vec::new();
         for definition in definitions {
             check_needs(&definition, states, connections, &mut faults);
@@ -201,7 +202,9 @@ fn check_names(definitions: &[Definition], faults: &mut Vec<StartFault>) {
     }
     for definition in definitions {
         let spec = &definition.spec;
+        let scope = definition.command.map(|command| command.scope);
         let names = spec.message_types().chain([spec.name, spec.lane()]);
+        let names = names.chain(scope);
         for name in names {
             if let Some(fault) = name_fault(name) {
                 faults.push(StartFault::BadName {
@@ -236,6 +239,28 @@ fn check_messages(definitions: &[Definition], faults: &mut Vec<StartFault>) {
                     second: place(other),
                 });
             }
+        }
+    }
+}
+
+/// Two commands in one scope would be given each other's replies.
+fn check_scopes(definitions: &[Definition], faults: &mut Vec<StartFault>) {
+    let mut first_of: HashMap<&str, &HandlerSpec> = HashMap::new();
+    for definition in definitions {
+        let Some(command) = &definition.command else {
+            continue;
+        };
+        let spec = &definition.spec;
+        match first_of.get(command.scope) {
+            Some(first) if (first.message_type_id)() != (spec.message_type_id)() => {
+                faults.push(StartFault::SameScope {
+                    scope: command.scope.to_owned(),
+                    first: place(first),
+                    second: place(spec),
+                });
+            }
+            Some(_) => {}
+            None => drop(first_of.insert(command.scope, spec)),
         }
     }
 }

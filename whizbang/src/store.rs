@@ -239,8 +239,8 @@ pub enum Completion {
 pub enum CommandState {
     /// Never seen: the key is written, run the handler now.
     Fresh,
-    /// Executed before with the same payload: here is its reply.
-    Done(Option<String>),
+    /// Executed before with the same payload: here is what it came to.
+    Done(CommandAnswer),
     /// Executed before with another payload.
     Reused {
         /// Fingerprint of the payload that was executed.
@@ -250,6 +250,17 @@ pub enum CommandState {
     Busy,
     /// At this isolation level a concurrent execution is invisible: retry the whole transaction.
     Isolated,
+    /// Begun and never ended: its handler ended the transaction itself, or executes itself.
+    Unfinished,
+}
+
+/// What a command came to: recorded beside its key and given to every repeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandAnswer {
+    /// The reply's JSON text.
+    Reply(Option<String>),
+    /// The JSON text of an error that was chosen to be the answer for good.
+    Error(String),
 }
 
 /// Which command is about to run.
@@ -261,6 +272,8 @@ pub struct CommandRun {
     pub key: CommandKey,
     /// Hash of the payload.
     pub fingerprint: [u8; 32],
+    /// Version of the handler, stored for people who look at the row.
+    pub version: String,
 }
 
 /// A row for the outbox.
@@ -534,6 +547,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// away.
     fn classify(error: &(dyn std::error::Error + 'static)) -> Option<StoreErrorKind>;
 
+    /// The name of the unique constraint whose violation hides in the chain of an error that a
+    /// handler returned, if any.
+    fn violated_unique<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e str>;
+
     /// Closes a connection that may still be busy; it never goes back to the pool.
     fn discard(session: Self::Session);
 
@@ -546,13 +563,14 @@ pub trait Store: Clone + Send + Sync + 'static {
         run: &CommandRun,
     ) -> impl Future<Output = StoreResult<CommandState>> + Send;
 
-    /// Writes the reply beside the key.
+    /// Writes beside the key what the command came to. `false`, and nothing is written, if the
+    /// transaction that wrote the key is no longer open: its handler ended it.
     fn finish_command(
         &self,
         connection: &mut Self::Connection,
         run: &CommandRun,
-        reply: Option<&str>,
-    ) -> impl Future<Output = StoreResult<()>> + Send;
+        answer: &CommandAnswer,
+    ) -> impl Future<Output = StoreResult<bool>> + Send;
 
     // ---- outbox ------------------------------------------------------------------------------
 

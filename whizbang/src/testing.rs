@@ -34,4 +34,4 @@ pub use faults::{Fault, Faults, NoFaults, Operation};
 pub use flaw::Flaw;
 pub use inspect::{Effects, Load, Stored};
 pub use memory::MemoryStore;
-pub use session::{MemoryConnection, MemorySession, MemoryTransaction};
+pub use session::{MemoryConnection, MemorySession, MemoryTransaction, UniqueViolation};

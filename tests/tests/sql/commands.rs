@@ -24,10 +24,11 @@ async fn state(connection: &mut PgConnection, fingerprint: &[u8]) -> anyhow::Res
 }
 
 async fn finish(connection: &mut PgConnection, result: &str) -> anyhow::Result<bool> {
-    Ok(sqlx::query_scalar("SELECT finish_command('pay', 'k', $1)")
+    let answer: String = sqlx::query_scalar("SELECT finish_command('pay', 'k', $1, NULL)")
         .bind(result)
         .fetch_one(connection)
-        .await?)
+        .await?;
+    Ok(answer == "recorded")
 }
 
 #[tokio::test]
@@ -96,5 +97,67 @@ async fn an_execution_that_the_snapshot_cannot_see_is_a_conflict_and_never_a_sec
             assert_eq!(code.as_deref(), Some("40001"), "{error}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_repeat_takes_no_lock_and_no_transaction_id() -> Outcome {
+    let db = Db::new().await?;
+    let mut connection = db.connect().await?;
+    exec(&mut connection, "BEGIN").await?;
+    assert_eq!(state(&mut connection, b"a").await?, "fresh");
+    assert!(finish(&mut connection, "1").await?);
+    exec(&mut connection, "COMMIT").await?;
+    exec(&mut connection, "BEGIN").await?;
+    assert_eq!(state(&mut connection, b"a").await?, "done");
+    let traces: (i64, bool) = sqlx::query_as("SELECT (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()), pg_current_xact_id_if_assigned() IS NOT NULL")
+        .fetch_one(&mut connection)
+        .await?;
+    assert_eq!(traces, (0, false));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_end_without_a_beginning_is_noticed() -> Outcome {
+    let db = Db::new().await?;
+    let mut connection = db.connect().await?;
+    let finish = "SELECT finish_command('pay', 'k', '1', NULL)";
+    let answer: String = sqlx::query_scalar(finish)
+        .fetch_one(&mut connection)
+        .await?;
+    assert_eq!(answer, "unfenced", "outside of any transaction");
+    exec(&mut connection, "BEGIN").await?;
+    let other = begin_command(&mut connection, "refund", "k", b"a").await?;
+    assert_eq!(other.0, "fresh");
+    let answer: String = sqlx::query_scalar(finish)
+        .fetch_one(&mut connection)
+        .await?;
+    assert_eq!(answer, "missing", "the key was never written");
+    exec(&mut connection, "COMMIT; BEGIN").await?;
+    assert_eq!(
+        begin_command(&mut connection, "refund", "k", b"a").await?.0,
+        "unfinished"
+    );
+    let answer: String = sqlx::query_scalar("SELECT finish_command('refund', 'k', '1', NULL)")
+        .fetch_one(&mut connection)
+        .await?;
+    assert_eq!(answer, "unfenced", "in the next transaction");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_version_of_the_method_is_kept() -> Outcome {
+    let db = Db::new().await?;
+    let mut connection = db.connect().await?;
+    exec(&mut connection, "BEGIN; SELECT begin_command('pay', 'k', 'a', '1.4.0'); SELECT finish_command('pay', 'k', NULL, '{\"n\":1}'); COMMIT").await?;
+    let row: (String, Option<String>, String, bool) = sqlx::query_as(
+        "SELECT method_version, result::text, error::text, completed FROM wh_command_results",
+    )
+    .fetch_one(&mut connection)
+    .await?;
+    assert_eq!(
+        row,
+        ("1.4.0".to_owned(), None, "{\"n\":1}".to_owned(), true)
+    );
     Ok(())
 }

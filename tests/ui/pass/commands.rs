@@ -116,6 +116,70 @@ async fn composite_key_function(
     })
 }
 
+/// An error that is kept as the answer, in part.
+#[derive(thiserror::Error, Debug, Serialize, Deserialize)]
+enum CancelError {
+    #[error("too late")]
+    TooLate,
+    #[error("publishing failed")]
+    #[serde(skip)]
+    Publish(#[from] whizbang::PublishError),
+}
+
+impl CancelError {
+    fn is_final(&self) -> bool {
+        matches!(self, Self::TooLate)
+    }
+}
+
+#[idempotent_command(
+    key = 0,
+    scope = "commands.every_option",
+    version = "2024-12",
+    store_error = CancelError::is_final,
+    already_done = "cancellations_pkey",
+    already_done = "cancellations_order_key",
+    name = "every_option",
+    lane = "orders",
+    max_attempts = 5,
+    backoff = "1s..5m",
+    timeout = "30s",
+    concurrency = 2,
+    on_dead = "park"
+)]
+async fn every_option(Cancel(_): Cancel, _cx: &mut HandlerContext<'_>) -> Result<(), CancelError> {
+    Err(CancelError::TooLate)
+}
+
+#[idempotent_command(key = 0, scope = "commands.closure", store_error = generic::<_>)]
+async fn chosen_by_a_generic_function(
+    Cancel(_): Cancel,
+    _cx: &mut HandlerContext<'_>,
+) -> Result<(), CancelError> {
+    Ok(())
+}
+
+fn generic<E: std::error::Error>(error: &E) -> bool {
+    error.source().is_none()
+}
+
+#[test]
+fn the_attribute_says_what_is_kept() {
+    let definition = every_option::definition();
+    let command = definition.command.expect("a command");
+    assert_eq!(command.version, "2024-12");
+    let read = command.stored_error.expect("errors are kept");
+    let error = read("\"TooLate\"").expect("readable");
+    assert!(matches!(error.downcast_ref(), Some(CancelError::TooLate)));
+    assert_eq!(
+        definition.spec.options.already_done,
+        ["cancellations_pkey", "cancellations_order_key"]
+    );
+    let plain = tuple_field::definition().command.expect("a command");
+    assert_eq!(plain.version, env!("CARGO_PKG_VERSION"));
+    assert!(plain.stored_error.is_none());
+}
+
 fn key(definition: &Definition, payload: &str) -> Result<String, HandlerFailure> {
     let metadata = Metadata {
         message_id: Uuid::now_v7(),

@@ -7,7 +7,7 @@
 
 use proc_macro2::{Delimiter, Group, Ident, Punct, Spacing, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::Type;
+use syn::{Path, Type, spanned::Spanned};
 
 use super::model::Kind;
 use crate::spans::ends;
@@ -92,19 +92,44 @@ impl<'a> Asker<'a> {
         )
     }
 
-    /// The function that reads what the handler returned.
-    pub(super) fn output(&self, ty: &Type) -> TokenStream {
-        let ends = ends(ty);
-        let item = "into_result";
-        let ty = ty.to_token_stream();
-        let of = match self.kind {
-            Kind::Handler => quote!(HandlerReturn),
-            Kind::Command => {
-                let reply = self.of_command("Reply");
-                quote!(CommandReturn<#reply>)
-            }
+    /// The function that reads what the handler returned; `store_error` says which errors are the
+    /// command's answer.
+    pub(super) fn output(&self, ty: &Type, store_error: Option<&Path>) -> TokenStream {
+        let Some(chosen) = store_error else {
+            let of = match self.kind {
+                Kind::Handler => quote!(HandlerReturn),
+                Kind::Command => self.for_reply("CommandReturn"),
+            };
+            return self.of_output(ty, &of, "into_result", None);
         };
-        self.ask(ends, &ty, &of, item, None, false)
+        let of = self.for_reply("StoringReturn");
+        let output = Ident::new("__output", chosen.span());
+        let arguments = quote!(#output, #chosen);
+        let read = self.of_output(ty, &of, "into_result_storing", Some(arguments));
+        quote!(|#output| #read)
+    }
+
+    /// The function that reads a stored error.
+    pub(super) fn stored_error(&self, ty: &Type) -> TokenStream {
+        let of = self.for_reply("StoringReturn");
+        self.of_output(ty, &of, "stored_error", None)
+    }
+
+    fn of_output(
+        &self,
+        ty: &Type,
+        of: &TokenStream,
+        item: &str,
+        arguments: Option<TokenStream>,
+    ) -> TokenStream {
+        self.ask(ends(ty), &ty.to_token_stream(), of, item, arguments, false)
+    }
+
+    /// A trait that is generic over the command's reply.
+    fn for_reply(&self, of: &str) -> TokenStream {
+        let of = Ident::new(of, Span::call_site());
+        let reply = self.of_command("Reply");
+        quote!(#of<#reply>)
     }
 
     fn of_command(&self, item: &str) -> TokenStream {

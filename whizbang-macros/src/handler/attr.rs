@@ -19,6 +19,8 @@ const BACKOFF: Known = Known::new("backoff", "backoff = \"1s..5m\"");
 const TIMEOUT: Known = Known::new("timeout", "timeout = \"30s\"");
 const CONCURRENCY: Known = Known::new("concurrency", "concurrency = 8");
 const ON_DEAD: Known = Known::new("on_dead", "on_dead = \"park\"");
+const ALREADY_DONE: Known =
+    Known::repeatable("already_done", "already_done = \"orders_number_key\"");
 const CRATE: Known = Known::new("crate", "crate = path::to::whizbang");
 
 const HANDLER: &[Known] = &[
@@ -29,6 +31,7 @@ const HANDLER: &[Known] = &[
     TIMEOUT,
     CONCURRENCY,
     ON_DEAD,
+    ALREADY_DONE,
     CRATE,
 ];
 
@@ -36,6 +39,8 @@ const COMMAND: &[Known] = &[
     Known::new("key", "key = order_id"),
     Known::new("key_fn", "key_fn = key_of_order"),
     Known::new("scope", "scope = \"orders.place_order\""),
+    Known::new("version", "version = \"2\""),
+    Known::new("store_error", "store_error = PlaceOrderError::is_final"),
     NAME,
     LANE,
     MAX_ATTEMPTS,
@@ -43,6 +48,7 @@ const COMMAND: &[Known] = &[
     TIMEOUT,
     CONCURRENCY,
     ON_DEAD,
+    ALREADY_DONE,
     CRATE,
 ];
 
@@ -80,6 +86,9 @@ pub(crate) struct Options {
     says_key: bool,
     pub(crate) key: Option<Key>,
     pub(crate) scope: Option<LitStr>,
+    pub(crate) version: Option<LitStr>,
+    pub(crate) store_error: Option<Path>,
+    pub(crate) already_done: Vec<LitStr>,
 }
 
 /// Reads the list in the attribute's parentheses.
@@ -98,6 +107,9 @@ pub(crate) fn read(kind: Kind, list: TokenStream, name: Span, errors: &mut Error
         says_key: false,
         key: None,
         scope: None,
+        version: None,
+        store_error: None,
+        already_done: Vec::new(),
     };
     let known = match kind {
         Kind::Handler => HANDLER,
@@ -128,6 +140,12 @@ fn apply(entry: &Entry, options: &mut Options) -> Result<(), Error> {
         "name" => options.name = Some(entry.name()?),
         "lane" => options.lane = Some(entry.name()?),
         "scope" => options.scope = Some(entry.name()?),
+        "version" => options.version = Some(entry.name()?),
+        "store_error" => {
+            let wanted = "the path of a function from `&` the error to `bool`";
+            options.store_error = Some(entry.value(wanted)?);
+        }
+        "already_done" => options.already_done.push(entry.name()?),
         "max_attempts" => options.max_attempts = Some(entry.number()?),
         "concurrency" => options.concurrency = Some(entry.number()?),
         "timeout" => options.timeout = Some(duration(entry, Millis::parse)?),

@@ -51,7 +51,7 @@ pub(crate) fn registration(
         path,
     } = marker(function);
     let asker = Asker::new(kind, &inputs.message);
-    let call = call(function, &asker, inputs);
+    let call = call(function, options, &asker, inputs);
     let definition = definition(function, options, &asker, inputs);
     let alias = alias(Span::call_site());
     let beside = quote! {
@@ -124,7 +124,7 @@ fn marker(function: &Function) -> Marker {
 }
 
 /// The function that the runtime calls.
-fn call(function: &Function, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream {
+fn call(function: &Function, options: &Options, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream {
     let name = &function.signature.ident;
     // Every token of the call stands at the name, where a future that is not `Send` is reported.
     let at = Span::call_site().located_at(name.span());
@@ -137,7 +137,7 @@ fn call(function: &Function, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream 
         Input::Message(_) => asker.message("take", Some(quote!(#source)), true),
         Input::Value(ty) => asker.argument(ty, "extract", Some(quote!(#source)), true),
     });
-    let finish = asker.output(&inputs.output);
+    let finish = asker.output(&inputs.output, options.store_error.as_ref());
     let private = alias(at);
     let run = quote_spanned! {at=>
         #private::handler_future_must_be_send(
@@ -179,11 +179,43 @@ fn definition(
     let common = quote!(#site, #handler_options, #call, &[#(#needs),*]);
     match &options.key {
         Some(key) => {
-            let scope = optional(options.scope.as_ref());
+            let command = command_options(options, asker, inputs);
             let key = key_reader(key, function, asker);
-            asker.message("define_command", Some(quote!(#common, #scope, #key)), false)
+            asker.message(
+                "define_command",
+                Some(quote!(#common, #command, #key)),
+                false,
+            )
         }
         None => asker.message("define", Some(common), false),
+    }
+}
+
+/// What the attribute says about an idempotent command besides its key.
+fn command_options(options: &Options, asker: &Asker<'_>, inputs: &Inputs) -> TokenStream {
+    let private = alias(Span::call_site());
+    let scope = optional(options.scope.as_ref());
+    let version = match &options.version {
+        Some(version) => version.to_token_stream(),
+        // The package that the handler is in; cargo sets it.
+        None => quote! {
+            match ::core::option_env!("CARGO_PKG_VERSION") {
+                #private::Some(__version) => __version,
+                #private::None => "",
+            }
+        },
+    };
+    let stored_error = options
+        .store_error
+        .as_ref()
+        .map(|_| asker.stored_error(&inputs.output));
+    let stored_error = optional(stored_error.as_ref());
+    quote! {
+        #private::CommandOptions {
+            scope: #scope,
+            version: #version,
+            stored_error: #stored_error,
+        }
     }
 }
 
@@ -202,7 +234,7 @@ fn site(function: &Function, options: &Options) -> TokenStream {
 }
 
 /// How many fields `HandlerOptions` has.
-const ALL_OPTIONS: usize = 6;
+const ALL_OPTIONS: usize = 7;
 
 /// Only what was given; the rest are the defaults of the runtime.
 fn handler_options(options: &Options) -> TokenStream {
@@ -232,6 +264,10 @@ fn handler_options(options: &Options) -> TokenStream {
     if let Some(park) = options.park {
         let action = if park { quote!(Park) } else { quote!(Continue) };
         give("on_dead", quote!(#private::OnDead::#action));
+    }
+    if !options.already_done.is_empty() {
+        let constraints = &options.already_done;
+        give("already_done", quote!(&[#(#constraints),*]));
     }
     let none = quote!(#private::HandlerOptions::NONE);
     match given.len() {

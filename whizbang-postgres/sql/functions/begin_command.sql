@@ -1,40 +1,46 @@
 -- Decides whether a command may run. Called in the handler's transaction before the user's code.
--- 'fresh': the key is written, run it. 'done': executed before, here is its reply. 'reused': executed
--- before with another payload. 'busy': another transaction works with the key right now. 'isolation':
--- executed by a transaction that this snapshot cannot see.
--- The advisory lock is only tried, so nobody ever waits inside the database for somebody else's
--- execution. Index: wh_command_results_pkey.
+-- 'fresh': the key is written, run it. 'done': executed before, here is what it came to. 'reused':
+-- executed before with another payload. 'busy': another transaction works with the key right now.
+-- 'isolation': this snapshot cannot see what becomes, or became, of the key. 'unfinished': begun and
+-- committed without an end.
+-- A repeat is answered by the first look alone: no lock, no write. The advisory lock is only tried, so
+-- nobody ever waits inside the database for somebody else's execution. The setting tells
+-- finish_command that the transaction is still the same. Index: wh_command_results_pkey.
 CREATE OR REPLACE FUNCTION begin_command(p_scope text, p_key text, p_fingerprint bytea, p_method_version text)
-RETURNS TABLE (state text, fingerprint bytea, result text)
+RETURNS TABLE (state text, fingerprint bytea, result text, error text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
   v_row record;
 BEGIN
-  IF NOT pg_try_advisory_xact_lock(hashtextextended(
-       length(p_scope) || ':' || p_scope || p_key, 'wh_command_results'::regclass::oid::bigint)) THEN
-    SELECT r.fingerprint, r.result, r.completed INTO v_row FROM wh_command_results r
-    WHERE r.scope = p_scope AND r.key = p_key AND r.completed;
-    IF NOT FOUND THEN
-      RETURN QUERY SELECT 'busy', NULL::bytea, NULL::text;
+  SELECT r.fingerprint, r.result, r.error, r.completed INTO v_row FROM wh_command_results r
+  WHERE r.scope = p_scope AND r.key = p_key;
+  IF NOT FOUND THEN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(
+         length(p_scope) || ':' || p_scope || p_key, 'wh_command_results'::regclass::oid::bigint)) THEN
+      RETURN QUERY SELECT CASE WHEN current_setting('transaction_isolation') = 'read committed' THEN 'busy'
+        ELSE 'isolation' END, NULL::bytea, NULL::text, NULL::text;
       RETURN;
     END IF;
-  ELSE
     INSERT INTO wh_command_results (scope, key, fingerprint, method_version)
     VALUES (p_scope, p_key, p_fingerprint, p_method_version)
     ON CONFLICT ON CONSTRAINT wh_command_results_pkey DO NOTHING;
     IF FOUND THEN
-      RETURN QUERY SELECT 'fresh', NULL::bytea, NULL::text;
+      PERFORM set_config('whizbang.command', 'on', true);
+      RETURN QUERY SELECT 'fresh', NULL::bytea, NULL::text, NULL::text;
       RETURN;
     END IF;
-    SELECT r.fingerprint, r.result, r.completed INTO v_row FROM wh_command_results r
+    SELECT r.fingerprint, r.result, r.error, r.completed INTO v_row FROM wh_command_results r
     WHERE r.scope = p_scope AND r.key = p_key;
     IF NOT FOUND THEN
-      RETURN QUERY SELECT 'isolation', NULL::bytea, NULL::text;
+      RETURN QUERY SELECT 'isolation', NULL::bytea, NULL::text, NULL::text;
       RETURN;
     END IF;
   END IF;
-  RETURN QUERY SELECT CASE WHEN v_row.fingerprint = p_fingerprint THEN 'done' ELSE 'reused' END,
-    v_row.fingerprint, v_row.result::text;
+  RETURN QUERY SELECT
+    CASE WHEN NOT v_row.completed THEN 'unfinished'
+      WHEN v_row.fingerprint = p_fingerprint THEN 'done'
+      ELSE 'reused' END,
+    v_row.fingerprint, v_row.result::text, v_row.error::text;
 END $$;
 COMMENT ON FUNCTION begin_command IS 'Decides whether an idempotent command may run';

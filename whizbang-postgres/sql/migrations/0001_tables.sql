@@ -150,17 +150,22 @@ CREATE INDEX wh_dead_letters_died ON wh_dead_letters (died_at);
 COMMENT ON TABLE wh_dead_letters IS 'Messages that ended for good, with everything needed to requeue them';
 
 CREATE TABLE wh_command_results (
-  scope          text NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 200),
-  key            text NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 1000),
+  scope          text COLLATE "C" NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 200),
+  key            text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 1000),
   fingerprint    bytea NOT NULL,
   method_version text,
   result         json,
+  error          json,
   completed      boolean NOT NULL DEFAULT false,
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   CONSTRAINT wh_command_results_pkey PRIMARY KEY (scope, key)
 );
 CREATE INDEX wh_command_results_created ON wh_command_results (created_at);
 COMMENT ON TABLE wh_command_results IS 'One row for each executed idempotent command';
+COMMENT ON COLUMN wh_command_results.fingerprint IS 'SHA-256 of the canonical form of the JSON it was executed with';
+COMMENT ON COLUMN wh_command_results.method_version IS 'Version of the handler that executed it';
+COMMENT ON COLUMN wh_command_results.error IS 'An error that the handler wanted to be kept as the answer';
+COMMENT ON COLUMN wh_command_results.completed IS 'False in a committed row: the handler ended its own transaction';
 
 CREATE TABLE wh_subscriptions (
   handler_name  text NOT NULL,

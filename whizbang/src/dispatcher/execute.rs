@@ -1,35 +1,30 @@
-//! Executing an idempotent command: once for each key, the same reply for every repeat.
+//! Executing an idempotent command: once for each key, the same answer for every repeat.
 
-use std::{
-    collections::HashMap,
-    future::IntoFuture,
-    marker::PhantomData,
-    panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::FutureExt;
 use rand::RngExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Dispatcher, Guarded};
+use super::{
+    Dispatcher, Guarded,
+    command::{
+        CommandFailure, CommandOutcome, already_done, command_run, hexadecimal, inside, panic_text,
+        run_command,
+    },
+    turns::{Settled, Turn},
+};
 use crate::{
-    Command, Context, Envelope, ExecuteError, HandlerFailure, Metadata, Payload, PublishError,
-    handler::{Call, CommandSpec, HandlerResult, Inputs},
+    BoxError, Context, ExecuteError, HandlerFailure, Metadata, Payload,
+    handler::{CommandSpec, Inputs},
     registry::Handler,
     store::{
-        CommandRun, CommandState, Isolation, Store, StoreError, StoreErrorKind, StoreResult,
+        CommandAnswer, CommandRun, Isolation, Store, StoreError, StoreErrorKind, StoreResult,
         TransactionOptions,
     },
 };
-
-/// Executions under way in this process, so that repeats wait here and not on connections.
-pub(super) type Executions = Mutex<Turns>;
-/// One lock for each scope and key at work.
-type Turns = HashMap<(String, String), Arc<tokio::sync::Mutex<()>>>;
 
 /// Conflicts with other transactions that are retried at once, before they become an error.
 const CONFLICT_RETRIES: u32 = 5;
@@ -37,178 +32,134 @@ const CONFLICT_RETRIES: u32 = 5;
 /// Committing is given the handler's timeout, and this at least.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// A command that is about to be executed; awaiting it executes it.
-#[must_use = "nothing is executed until this is awaited"]
-pub struct Execute<'a, S: Store, R> {
-    dispatcher: &'a Dispatcher<S>,
-    name: &'static str,
-    envelope: Result<Envelope, PublishError>,
-    correlation_id: Option<Uuid>,
-    traceparent: Option<String>,
-    wait: Duration,
-    // The command is encoded already, and only what it answers is named: were the command's type
-    // part of this one, an event in its place would be reported at every later use as well.
-    reply: PhantomData<fn() -> R>,
-}
+/// The pauses between looks at a key that somebody else works on.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 impl<S: Store> Dispatcher<S> {
-    /// Executes an idempotent command now, in a transaction of its own, and returns its reply.
-    ///
-    /// The first call with a key runs the handler; every later call with the same key and payload
-    /// returns the stored reply. A call that meets a running execution waits for it, without
-    /// holding a connection. If the handler fails, everything is rolled back and the key is free.
-    pub fn execute<R>(&self, command: impl Command<Reply = R>) -> Execute<'_, S, R> {
-        Execute {
-            dispatcher: self,
-            name: name_of(&command),
-            envelope: self.envelope(&command),
-            correlation_id: None,
-            traceparent: None,
-            wait: self.inner.execute_wait,
-            reply: PhantomData,
-        }
-    }
-}
-
-impl<'a, S: Store, R: DeserializeOwned> Execute<'a, S, R> {
-    /// Sets the correlation id of what the handler publishes.
-    pub fn correlation(mut self, id: Uuid) -> Self {
-        self.correlation_id = Some(id);
-        self
-    }
-
-    /// Sets the W3C trace context of what the handler publishes.
-    pub fn traceparent(mut self, value: impl Into<String>) -> Self {
-        self.traceparent = Some(value.into());
-        self
-    }
-
-    /// How long to wait for another execution of the same key.
-    pub fn wait(mut self, longest: Duration) -> Self {
-        self.wait = longest;
-        self
-    }
-
-    async fn run(self) -> Result<R, ExecuteError> {
-        let dispatcher = self.dispatcher;
-        let envelope = self.envelope?;
-        let (handler, command) = dispatcher.command_handler(self.name)?;
-        let metadata = Metadata {
-            message_id: envelope.id,
-            message_type: envelope.message_type.clone(),
-            handler: handler.spec.name.to_owned(),
-            stream: envelope.stream.clone(),
-            correlation_id: self.correlation_id.or(envelope.correlation_id),
-            causation_id: None,
-            attempt: 1,
-            received_at: None,
-            headers: crate::Headers {
-                traceparent: self.traceparent.clone(),
-                ..envelope.headers.clone()
-            },
-        };
-        let call = CommandCall {
-            dispatcher,
-            handler: &handler,
-            command,
-            payload: &envelope.payload,
-            metadata: &metadata,
-        };
-        let reply = call.once_for_key(self.wait).await?;
-        let text = reply.as_deref().unwrap_or("null");
-        serde_json::from_str(text).map_err(|source| ExecuteError::Reply {
-            key: call
-                .key()
-                .map(|key| key.as_str().to_owned())
-                .unwrap_or_default(),
-            source,
-        })
-    }
-}
-
-impl<'a, S: Store, R: DeserializeOwned + Send + 'static> IntoFuture for Execute<'a, S, R> {
-    type Output = Result<R, ExecuteError>;
-    type IntoFuture = BoxFuture<'a, Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
-    }
-}
-
-impl<S: Store> Dispatcher<S> {
-    fn command_handler(
+    pub(super) fn command_handler(
         &self,
         name: &'static str,
-    ) -> Result<(Arc<Handler<S>>, CommandSpec), ExecuteError> {
-        let handler = self
-            .inner
-            .handlers
-            .for_command(name)
-            .ok_or(ExecuteError::NoHandler(name))?;
-        let command = handler.command.ok_or(ExecuteError::NotIdempotent(name))?;
-        Ok((Arc::clone(handler), command))
+    ) -> Result<Arc<Handler<S>>, ExecuteError> {
+        let handler = self.inner.handlers.for_command(name);
+        handler.cloned().ok_or(ExecuteError::NoHandler(name))
     }
 }
 
-fn name_of<C: Command>(_: &C) -> &'static str {
-    C::NAME
-}
-
-struct CommandCall<'a, S: Store> {
+/// One command and its handler.
+pub(super) struct CommandCall<'a, S: Store> {
     dispatcher: &'a Dispatcher<S>,
     handler: &'a Handler<S>,
     command: CommandSpec,
     payload: &'a Payload,
     metadata: &'a Metadata,
+    run: CommandRun,
 }
 
 /// What one try found.
 enum Try {
-    Reply(Option<String>),
+    Answer(CommandAnswer),
     Busy,
     Conflict(StoreError),
 }
 
-impl<S: Store> CommandCall<'_, S> {
-    fn inputs(&self) -> Inputs<'_> {
-        Inputs::new(self.payload, self.metadata, &self.dispatcher.inner.states)
+/// How long to wait for somebody else, and how long it has been.
+struct Patience {
+    began: Instant,
+    longest: Duration,
+    pause: Duration,
+}
+
+impl Patience {
+    fn new(longest: Duration) -> Self {
+        Self {
+            began: Instant::now(),
+            longest,
+            pause: SHORTEST_PAUSE,
+        }
     }
 
-    fn key(&self) -> Result<crate::CommandKey, ExecuteError> {
-        (self.command.key)(self.inputs()).map_err(failed)
+    fn at_its_end(&self) -> ExecuteError {
+        ExecuteError::InProgress {
+            waited: self.longest,
+        }
     }
 
-    async fn once_for_key(&self, wait: Duration) -> Result<Option<String>, ExecuteError> {
-        let run = CommandRun {
-            scope: self.command.scope.to_owned(),
-            key: self.key()?,
-            fingerprint: self.payload.fingerprint(),
+    async fn pause(&mut self) -> Result<(), ExecuteError> {
+        if self.began.elapsed() + self.pause > self.longest {
+            return Err(self.at_its_end());
+        }
+        let jitter = rand::rng().random_range(0.5..=1.0);
+        tokio::time::sleep(self.pause.mul_f64(jitter)).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+}
+
+impl<'a, S: Store> CommandCall<'a, S> {
+    pub(super) fn new(
+        dispatcher: &'a Dispatcher<S>,
+        handler: &'a Handler<S>,
+        payload: &'a Payload,
+        metadata: &'a Metadata,
+    ) -> Result<Self, ExecuteError> {
+        let spec = &handler.spec;
+        let command = handler
+            .command
+            .ok_or(ExecuteError::NotIdempotent(spec.message))?;
+        let inputs = Inputs::new(payload, metadata, &dispatcher.inner.states);
+        let run = command_run(&command, inputs).map_err(failed)?;
+        Ok(Self {
+            dispatcher,
+            handler,
+            command,
+            payload,
+            metadata,
+            run,
+        })
+    }
+
+    /// Executes it in a transaction of its own, or waits for the one who does.
+    pub(super) async fn once_for_key(&self, wait: Duration) -> Result<CommandAnswer, ExecuteError> {
+        let mut patience = Patience::new(wait);
+        let turn = Turn::of(&self.dispatcher.inner.executions, &self.run);
+        let mut settled = match turn.place.try_lock() {
+            Ok(settled) => settled,
+            Err(_taken) => tokio::time::timeout(wait, turn.place.lock())
+                .await
+                .map_err(|_elapsed| patience.at_its_end())?,
         };
-        let began = Instant::now();
-        let turn = self.dispatcher.inner.turn(&run);
-        let in_progress = || ExecuteError::InProgress { waited: wait };
-        let held = tokio::time::timeout(wait, turn.lock.lock()).await;
-        let _held = held.map_err(|_| in_progress())?;
-        let mut pause = Duration::from_millis(5);
+        // Whoever was before us has committed the answer.
+        if let Some(known) = &*settled {
+            return self.same_as(known);
+        }
         let mut conflicts = 0;
         loop {
-            match self.attempt(&run).await? {
-                Try::Reply(reply) => return Ok(reply),
+            match self.attempt().await? {
+                Try::Answer(answer) => {
+                    *settled = Some(Settled {
+                        fingerprint: self.run.fingerprint,
+                        answer: answer.clone(),
+                    });
+                    return Ok(answer);
+                }
                 Try::Conflict(error) if conflicts >= CONFLICT_RETRIES => {
                     return Err(ExecuteError::Store(error));
                 }
                 Try::Conflict(_) => conflicts += 1,
-                Try::Busy => {}
+                Try::Busy => patience.pause().await?,
             }
-            if began.elapsed() + pause > wait {
-                return Err(in_progress());
-            }
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(Duration::from_millis(200));
         }
     }
 
-    async fn attempt(&self, run: &CommandRun) -> Result<Try, ExecuteError> {
+    fn same_as(&self, known: &Settled) -> Result<CommandAnswer, ExecuteError> {
+        match known.fingerprint == self.run.fingerprint {
+            true => Ok(known.answer.clone()),
+            false => Err(self.reused(&known.fingerprint)),
+        }
+    }
+
+    async fn attempt(&self) -> Result<Try, ExecuteError> {
         let inner = &self.dispatcher.inner;
         let options = TransactionOptions {
             fence: Uuid::now_v7(),
@@ -218,43 +169,75 @@ impl<S: Store> CommandCall<'_, S> {
         let mut session = Guarded::<S>::new(inner.store.open().await?);
         let transaction = inner.store.begin(session.get()?, &options).await?;
         let mut context = Context::new(transaction, self.dispatcher, self.metadata);
-        let outcome = self.run_in(&mut context, run, &options).await;
+        let outcome = self.run_in(&mut context).await;
         let published = context.has_published();
         let transaction = context.into_transaction();
+        if let Ok(CommandOutcome::Executed(answer)) = outcome {
+            let committed = self.in_time(S::commit(transaction)).await;
+            committed.map_err(|error| match error.kind {
+                StoreErrorKind::CommitUnknown => ExecuteError::Unknown(error),
+                _ => ExecuteError::Store(error),
+            })?;
+            session.keep();
+            if published {
+                inner.relay_hint.committed();
+            }
+            return Ok(Try::Answer(answer));
+        }
+        // A timeout may leave a statement running: the connection is closed with the guard.
+        let busy = matches!(outcome, Err(ExecuteError::Timeout(_)));
+        if !busy && self.in_time(S::rollback(transaction)).await.is_ok() {
+            session.keep();
+        }
         match outcome {
-            Ok(CommandOutcome::Executed(reply)) => {
-                let committed = self.in_time(S::commit(transaction)).await;
-                committed.map_err(|error| {
-                    if error.kind == StoreErrorKind::CommitUnknown {
-                        ExecuteError::Unknown(error)
-                    } else {
-                        ExecuteError::Store(error)
-                    }
-                })?;
-                session.keep();
-                if published {
-                    inner.relay_hint.committed();
-                }
-                Ok(Try::Reply(reply))
-            }
-            Ok(other) => {
-                if self.in_time(S::rollback(transaction)).await.is_ok() {
-                    session.keep();
-                }
-                settle(other, run)
-            }
+            Ok(outcome) => self.settle(outcome),
             Err(ExecuteError::Store(error)) if error.kind == StoreErrorKind::Conflict => {
-                if self.in_time(S::rollback(transaction)).await.is_ok() {
-                    session.keep();
-                }
                 Ok(Try::Conflict(error))
             }
-            // A timeout may leave a statement running: the connection is closed with the guard.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Executes it in the caller's transaction, or waits there for the one who does.
+    pub(super) async fn within(
+        &self,
+        transaction: &mut S::Transaction<'_>,
+        wait: Duration,
+    ) -> Result<CommandAnswer, ExecuteError> {
+        let mut patience = Patience::new(wait);
+        loop {
+            match self.attempt_within(transaction).await? {
+                Try::Answer(answer) => return Ok(answer),
+                Try::Conflict(error) => return Err(ExecuteError::RetryTransaction(Some(error))),
+                Try::Busy => patience.pause().await?,
+            }
+        }
+    }
+
+    async fn attempt_within(
+        &self,
+        transaction: &mut S::Transaction<'_>,
+    ) -> Result<Try, ExecuteError> {
+        let part = S::nested(transaction).await?;
+        let mut context = Context::new(part, self.dispatcher, self.metadata);
+        let outcome = self.run_in(&mut context).await;
+        let part = context.into_transaction();
+        match outcome {
+            Ok(CommandOutcome::Executed(answer)) => {
+                S::commit(part).await.map_err(inside)?;
+                Ok(Try::Answer(answer))
+            }
+            Ok(outcome) => {
+                S::rollback(part).await?;
+                self.settle(outcome)
+            }
+            Err(ExecuteError::Store(error)) if error.kind == StoreErrorKind::Conflict => {
+                Ok(Try::Conflict(error))
+            }
+            // A statement may be running: it is waited for when the caller goes on.
             Err(error @ ExecuteError::Timeout(_)) => Err(error),
             Err(error) => {
-                if self.in_time(S::rollback(transaction)).await.is_ok() {
-                    session.keep();
-                }
+                S::rollback(part).await?;
                 Err(error)
             }
         }
@@ -273,197 +256,96 @@ impl<S: Store> CommandCall<'_, S> {
         })
     }
 
-    async fn run_in(
-        &self,
-        context: &mut Context<'_, S>,
-        run: &CommandRun,
-        options: &TransactionOptions,
-    ) -> Result<CommandOutcome, ExecuteError> {
+    async fn run_in(&self, context: &mut Context<'_, S>) -> Result<CommandOutcome, ExecuteError> {
         let store = &self.dispatcher.inner.store;
-        let call = self.handler.call;
         let timeout = self.handler.policy.timeout;
-        let work = run_command(store, context, run, call, self.inputs());
+        let inputs = Inputs::new(self.payload, self.metadata, &self.dispatcher.inner.states);
+        let work = run_command(store, context, &self.run, self.handler, inputs);
         let guarded = AssertUnwindSafe(tokio::time::timeout(timeout, work)).catch_unwind();
-        let outcome = match guarded.await {
-            Err(panic) => return Err(ExecuteError::Panicked(panic_text(&*panic))),
-            Ok(Err(_elapsed)) => return Err(ExecuteError::Timeout(timeout)),
-            Ok(Ok(outcome)) => outcome.map_err(|failure| match failure {
-                CommandFailure::Handler(failure) => failed_in::<S>(failure),
-                CommandFailure::Store(error) => ExecuteError::Store(error),
-            })?,
-        };
-        if let CommandOutcome::Executed(_) = outcome {
-            check_fence(store, context, options).await?;
+        match guarded.await {
+            Err(panic) => Err(ExecuteError::Panicked(panic_text(&*panic))),
+            Ok(Err(_elapsed)) => Err(ExecuteError::Timeout(timeout)),
+            Ok(Ok(outcome)) => outcome.map_err(|failure| self.failed_in(failure)),
         }
-        Ok(outcome)
     }
-}
 
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(rand::rng().random_range(0.5..=1.0))
-}
-
-/// The completion of no row at all still checks the fence.
-async fn check_fence<S: Store>(
-    store: &S,
-    context: &mut Context<'_, S>,
-    options: &TransactionOptions,
-) -> Result<(), ExecuteError> {
-    if store.fenced(context.conn(), options.fence).await? {
-        Ok(())
-    } else {
-        Err(ExecuteError::Unfenced)
+    fn failed_in(&self, failure: CommandFailure) -> ExecuteError {
+        let failure = match failure {
+            CommandFailure::Store(error) => return ExecuteError::Store(error),
+            CommandFailure::Handler(failure) => failure,
+        };
+        if let Some(constraint) = already_done(self.handler, &failure) {
+            return ExecuteError::AlreadyDone { constraint };
+        }
+        match failure {
+            // A conflict inside the handler is repeated like one of our own.
+            HandlerFailure::Returned(error)
+                if S::classify(&*error) == Some(StoreErrorKind::Conflict) =>
+            {
+                let what = "another transaction was in the way";
+                ExecuteError::Store(StoreError::new(StoreErrorKind::Conflict, what, error))
+            }
+            other => failed(other),
+        }
     }
-}
 
-fn settle(outcome: CommandOutcome, run: &CommandRun) -> Result<Try, ExecuteError> {
-    match outcome {
-        CommandOutcome::Executed(reply) | CommandOutcome::Repeated(reply) => Ok(Try::Reply(reply)),
-        CommandOutcome::Busy => Ok(Try::Busy),
-        CommandOutcome::Isolated => Err(ExecuteError::RetryTransaction),
-        CommandOutcome::Reused { stored } => Err(ExecuteError::KeyReused {
-            scope: run.scope.clone(),
-            key: run.key.as_str().to_owned(),
-            stored: hexadecimal(&stored),
-            given: hexadecimal(&run.fingerprint),
-        }),
+    fn settle(&self, outcome: CommandOutcome) -> Result<Try, ExecuteError> {
+        match outcome {
+            CommandOutcome::Executed(answer) | CommandOutcome::Repeated(answer) => {
+                Ok(Try::Answer(answer))
+            }
+            CommandOutcome::Busy => Ok(Try::Busy),
+            CommandOutcome::Isolated => Err(ExecuteError::RetryTransaction(None)),
+            CommandOutcome::Reused { stored } => Err(self.reused(&stored)),
+            CommandOutcome::Unfenced => Err(ExecuteError::Unfenced),
+            CommandOutcome::Unfinished => Err(ExecuteError::Unfinished {
+                scope: self.run.scope.clone(),
+                key: self.run.key.as_str().to_owned(),
+            }),
+        }
+    }
+
+    fn reused(&self, stored: &[u8]) -> ExecuteError {
+        ExecuteError::KeyReused {
+            scope: self.run.scope.clone(),
+            key: self.run.key.as_str().to_owned(),
+            stored: hexadecimal(stored),
+            given: hexadecimal(&self.run.fingerprint),
+        }
+    }
+
+    /// Reads what is recorded: a reply, or an error that is the answer.
+    pub(super) fn reply<R: DeserializeOwned>(
+        &self,
+        answer: CommandAnswer,
+    ) -> Result<R, ExecuteError> {
+        let unfit = |source| ExecuteError::Reply {
+            key: self.run.key.as_str().to_owned(),
+            source,
+        };
+        let error = match answer {
+            CommandAnswer::Reply(reply) => {
+                let text = reply.as_deref().unwrap_or("null");
+                return serde_json::from_str(text).map_err(unfit);
+            }
+            CommandAnswer::Error(error) => error,
+        };
+        let error = match self.command.stored_error {
+            Some(read) => read(&error).map_err(unfit)?,
+            // An older version of the handler kept it.
+            None => BoxError::from(error),
+        };
+        Err(ExecuteError::Refused(error))
     }
 }
 
 fn failed(failure: HandlerFailure) -> ExecuteError {
     match failure {
-        HandlerFailure::Returned(error) => ExecuteError::Handler(error),
+        HandlerFailure::Returned(error) | HandlerFailure::Refused { error, .. } => {
+            ExecuteError::Handler(error)
+        }
         HandlerFailure::Key(error) => ExecuteError::Key(error),
+        HandlerFailure::Undecodable(error) => ExecuteError::Decode(error),
         other => ExecuteError::Handler(Box::new(other)),
     }
-}
-
-/// A conflict with another transaction inside the handler is repeated like one of our own.
-fn failed_in<S: Store>(failure: HandlerFailure) -> ExecuteError {
-    match failure {
-        HandlerFailure::Returned(error)
-            if S::classify(&*error) == Some(StoreErrorKind::Conflict) =>
-        {
-            let what = "another transaction was in the way";
-            ExecuteError::Store(StoreError::new(StoreErrorKind::Conflict, what, error))
-        }
-        other => failed(other),
-    }
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "the panic carried no text".to_owned());
-    crate::error::storable_text(text)
-}
-
-/// How a command ended, on any of its paths.
-#[derive(Debug)]
-pub(crate) enum CommandOutcome {
-    /// The handler ran; the reply is written, the transaction still open.
-    Executed(Option<String>),
-    /// It had run before.
-    Repeated(Option<String>),
-    /// The key belongs to another payload.
-    Reused {
-        /// Fingerprint of the payload that was executed.
-        stored: Vec<u8>,
-    },
-    /// Somebody executes it right now.
-    Busy,
-    /// This snapshot cannot see what happened.
-    Isolated,
-}
-
-/// Why a command did not end.
-pub(crate) enum CommandFailure {
-    Handler(HandlerFailure),
-    Store(StoreError),
-}
-
-impl From<StoreError> for CommandFailure {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-/// The one path of a command, whether executed or taken from the inbox: key first, then the
-/// user's code, then the reply, all in the transaction of `context`.
-pub(crate) async fn run_command<S: Store>(
-    store: &S,
-    context: &mut Context<'_, S>,
-    run: &CommandRun,
-    call: Call<S>,
-    inputs: Inputs<'_>,
-) -> Result<CommandOutcome, CommandFailure> {
-    match store.begin_command(context.conn(), run).await? {
-        CommandState::Fresh => {}
-        CommandState::Done(reply) => return Ok(CommandOutcome::Repeated(reply)),
-        CommandState::Reused { stored } => return Ok(CommandOutcome::Reused { stored }),
-        CommandState::Busy => return Ok(CommandOutcome::Busy),
-        CommandState::Isolated => return Ok(CommandOutcome::Isolated),
-    }
-    let reply = call_in(call, context, inputs)
-        .await
-        .map_err(CommandFailure::Handler)?;
-    store
-        .finish_command(context.conn(), run, reply.as_deref())
-        .await?;
-    Ok(CommandOutcome::Executed(reply))
-}
-
-async fn call_in<S: Store>(
-    call: Call<S>,
-    context: &mut Context<'_, S>,
-    inputs: Inputs<'_>,
-) -> HandlerResult {
-    match call {
-        Call::Transaction(handler) => handler(context, inputs).await,
-        Call::Plain(handler) => handler(inputs).await,
-        // The attribute refuses a lazy context on commands: the key must come first.
-        Call::Lazy(_) => Err(HandlerFailure::LazyCommand),
-    }
-}
-
-/// A place in the queue of one key.
-struct Turn<'a> {
-    lock: Arc<tokio::sync::Mutex<()>>,
-    executions: &'a Executions,
-    key: (String, String),
-}
-
-impl<S: Store> super::Inner<S> {
-    fn turn(&self, run: &CommandRun) -> Turn<'_> {
-        let key = (run.scope.clone(), run.key.as_str().to_owned());
-        let mut executions = lock(&self.executions);
-        let lock = Arc::clone(executions.entry(key.clone()).or_default());
-        Turn {
-            lock,
-            executions: &self.executions,
-            key,
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut executions = lock(self.executions);
-        // The map's and this turn's: nobody else waits for the key.
-        if Arc::strong_count(&self.lock) <= 2 {
-            executions.remove(&self.key);
-        }
-    }
-}
-
-fn lock(executions: &Executions) -> std::sync::MutexGuard<'_, Turns> {
-    // Nothing that can panic runs under the lock.
-    executions.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -228,7 +228,7 @@ impl<S: Store> Builder<S> {
                 "the service name {fault}; name it with `.service(\"orders\")`"
             )));
         }
-        let routing = self.routing(service.clone());
+        let routing = self.routing(service.to_owned());
         faults.extend(routing.faults().into_iter().map(StartFault::Setting));
         let mut definitions: Vec<_> = self.explicit.iter().map(|define| define()).collect();
         if self.discovery {

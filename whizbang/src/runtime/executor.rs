@@ -8,7 +8,10 @@ use super::{counters::add, held::Holding, shared::Shared};
 use crate::{
     Context, Decision, HandlerFailure, LazyContext, Metadata, StoreError, StoreErrorKind,
     StreamKey, decision_of,
-    dispatcher::{CommandFailure, CommandOutcome, Guarded, hexadecimal, panic_text, run_command},
+    dispatcher::{
+        CommandFailure, CommandOutcome, Guarded, already_done, command_run, hexadecimal,
+        panic_text, run_command,
+    },
     error_chain,
     handler::{Call, CommandSpec, Inputs},
     registry::Handler,
@@ -60,6 +63,8 @@ pub(crate) struct Execution<'a, S: Store> {
 enum Miss {
     Outcome(Outcome),
     Conflict(String),
+    /// A unique constraint says that the work was done before: rolled back, still to be completed.
+    AlreadyDone,
 }
 
 /// What the user's code came to, before any completion.
@@ -105,6 +110,7 @@ impl<S: Store> Execution<'_, S> {
     async fn plain(&self, call: crate::handler::HandlerFuture<'_>) -> Outcome {
         match self.supervised(call).await {
             Ok(Ok(_)) => Outcome::Returned,
+            Ok(Err(failure)) if already_done(self.handler, &failure).is_some() => Outcome::Returned,
             Ok(Err(failure)) => failed(&failure),
             Err(outcome) => outcome,
         }
@@ -134,9 +140,12 @@ impl<S: Store> Execution<'_, S> {
 
     async fn in_transaction(&self) -> Outcome {
         let mut conflicts = 0;
+        let mut only_complete = false;
         loop {
-            match self.attempt().await {
+            match self.attempt(only_complete).await {
                 Ok(outcome) | Err(Miss::Outcome(outcome)) => return outcome,
+                // What the second transaction comes to is final, so this ends.
+                Err(Miss::AlreadyDone) => only_complete = true,
                 Err(Miss::Conflict(error)) if conflicts >= CONFLICT_RETRIES => {
                     return Outcome::Failed {
                         decision: Decision::Retry(None),
@@ -151,13 +160,16 @@ impl<S: Store> Execution<'_, S> {
         }
     }
 
-    async fn attempt(&self) -> Result<Outcome, Miss> {
+    /// `only_complete`: the handler's work was done before, so it is not called again.
+    async fn attempt(&self, only_complete: bool) -> Result<Outcome, Miss> {
         let options = TransactionOptions {
             fence: self.work.lease.token,
             timeout: self.handler.policy.timeout,
             isolation: Isolation::ReadCommitted,
         };
-        if let Call::Lazy(call) = self.handler.call {
+        if let Call::Lazy(call) = self.handler.call
+            && !only_complete
+        {
             return self.lazy(call, &options).await;
         }
         let store = &self.shared.store;
@@ -171,7 +183,11 @@ impl<S: Store> Execution<'_, S> {
             .await
             .map_err(away)?;
         let mut context = Context::new(transaction, &self.shared.dispatcher, self.metadata);
-        let answer = match self.supervised(self.call(&mut context)).await {
+        let called = match only_complete {
+            true => Ok(Answer::Repeated),
+            false => self.supervised(self.call(&mut context)).await,
+        };
+        let answer = match called {
             Ok(answer) => answer,
             // The connection may be busy with a statement: the guard closes it.
             Err(outcome) => return Err(Miss::Outcome(outcome)),
@@ -198,40 +214,36 @@ impl<S: Store> Execution<'_, S> {
         };
         match result {
             Ok(_) => Answer::Ready,
-            Err(failure) => Answer::Miss(missed::<S>(&failure)),
+            Err(failure) => Answer::Miss(self.missed(&failure)),
         }
     }
 
     async fn command(&self, context: &mut Context<'_, S>, command: &CommandSpec) -> Answer {
-        let key = match (command.key)(self.inputs()) {
-            Ok(key) => key,
-            Err(failure) => return Answer::Miss(missed::<S>(&failure)),
-        };
-        let run = CommandRun {
-            scope: command.scope.to_owned(),
-            key,
-            fingerprint: self.work.payload.fingerprint(),
+        let run = match command_run(command, self.inputs()) {
+            Ok(run) => run,
+            Err(failure) => return Answer::Miss(self.missed(&failure)),
         };
         let store = &self.shared.store;
-        let ended = run_command(store, context, &run, self.handler.call, self.inputs()).await;
-        match ended {
-            Ok(CommandOutcome::Executed(_)) => Answer::Ready,
-            Ok(CommandOutcome::Repeated(_)) => Answer::Repeated,
+        let ended = run_command(store, context, &run, self.handler, self.inputs()).await;
+        let miss = match ended {
+            Ok(CommandOutcome::Executed(_)) => return Answer::Ready,
+            Ok(CommandOutcome::Repeated(_)) => return Answer::Repeated,
             Ok(CommandOutcome::Busy | CommandOutcome::Isolated) => {
-                Answer::Miss(Miss::Outcome(Outcome::NotNow(BUSY_SNOOZE)))
+                Miss::Outcome(Outcome::NotNow(BUSY_SNOOZE))
             }
-            Ok(CommandOutcome::Reused { stored }) => Answer::Miss(Miss::Outcome(Outcome::Dead {
-                reason: "key_reused",
-                error: format!(
-                    "key `{}` of `{}` was used for another payload before (stored {}, given {})",
-                    run.key.as_str(),
-                    run.scope,
-                    hexadecimal(&stored),
-                    hexadecimal(&run.fingerprint)
-                ),
-            })),
-            Err(CommandFailure::Handler(failure)) => Answer::Miss(missed::<S>(&failure)),
-            Err(CommandFailure::Store(error)) => Answer::Miss(store_miss(error)),
+            Ok(CommandOutcome::Unfenced) => Miss::Outcome(unfenced()),
+            Ok(CommandOutcome::Unfinished) => Miss::Outcome(unfinished(&run)),
+            Ok(CommandOutcome::Reused { stored }) => Miss::Outcome(key_reused(&run, &stored)),
+            Err(CommandFailure::Handler(failure)) => self.missed(&failure),
+            Err(CommandFailure::Store(error)) => store_miss(error),
+        };
+        Answer::Miss(miss)
+    }
+
+    fn missed(&self, failure: &HandlerFailure) -> Miss {
+        match already_done(self.handler, failure) {
+            Some(_constraint) => Miss::AlreadyDone,
+            None => missed::<S>(failure),
         }
     }
 
@@ -296,7 +308,7 @@ impl<S: Store> Execution<'_, S> {
         let mut lazy = LazyContext::new(&mut slot, options, &self.shared.dispatcher, self.metadata);
         let answer = match self.supervised(call(&mut lazy, self.inputs())).await {
             Ok(Ok(_)) => Answer::Ready,
-            Ok(Err(failure)) => Answer::Miss(missed::<S>(&failure)),
+            Ok(Err(failure)) => Answer::Miss(self.missed(&failure)),
             Err(outcome) => {
                 drop(lazy);
                 if let Some(session) = slot {
@@ -344,10 +356,37 @@ async fn roll_back<S: Store>(context: Context<'_, S>, miss: Miss) -> Ended {
                     decision: Decision::Retry(_),
                     ..
                 })
-                | Miss::Conflict(_) => away(error),
+                | Miss::Conflict(_)
+                | Miss::AlreadyDone => away(error),
                 other => other,
             }),
         },
+    }
+}
+
+fn key_reused(run: &CommandRun, stored: &[u8]) -> Outcome {
+    Outcome::Dead {
+        reason: "key_reused",
+        error: format!(
+            "key `{}` of `{}` was used for another payload before (stored {}, given {})",
+            run.key.as_str(),
+            run.scope,
+            hexadecimal(stored),
+            hexadecimal(&run.fingerprint)
+        ),
+    }
+}
+
+fn unfinished(run: &CommandRun) -> Outcome {
+    Outcome::Dead {
+        reason: "unfinished",
+        error: format!(
+            "key `{}` of `{}` was begun before and never ended, because the handler ended its own \
+             transaction: what it wrote then may be committed; check the effects, delete the row \
+             from wh_command_results, then requeue or discard this dead letter",
+            run.key.as_str(),
+            run.scope
+        ),
     }
 }
 
@@ -385,7 +424,7 @@ fn missed<S: Store>(failure: &HandlerFailure) -> Miss {
 /// The handler's own error, without our wrapper around it.
 fn cause_of(failure: &HandlerFailure) -> &(dyn std::error::Error + 'static) {
     match failure {
-        HandlerFailure::Returned(error) => &**error,
+        HandlerFailure::Returned(error) | HandlerFailure::Refused { error, .. } => &**error,
         other => other,
     }
 }

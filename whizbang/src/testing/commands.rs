@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     StoreError, StoreErrorKind,
-    store::{CommandRun, CommandState, Isolation, StoreResult},
+    store::{CommandAnswer, CommandRun, CommandState, Isolation, StoreResult},
 };
 
 /// Writes the key, or finds what is known of it. Never waits: a key at work is busy.
@@ -20,26 +20,30 @@ pub(super) fn begin(
     run: &CommandRun,
     now: Time,
 ) -> Turn<StoreResult<CommandState>> {
-    let (scope, key) = (run.scope.clone(), run.key.as_str().to_owned());
-    let unit = Unit::Command(scope.clone(), key.clone());
-    let busy = tables.locks.take(unit, open.tx) != Asked::Granted;
+    let isolated = open.isolation != Isolation::ReadCommitted;
     let seen = open.snapshot.unwrap_or(tables.commits);
-    let invisible =
-        |known: &CommandResult| open.isolation != Isolation::ReadCommitted && known.commit > seen;
     match find(tables, open, run) {
-        Some(known) if invisible(&known) && !busy => {
+        Some(known) if isolated && known.commit > seen => {
             return Turn::Done(Ok(CommandState::Isolated));
         }
-        Some(known) if !invisible(&known) => return Turn::Done(Ok(executed(known, run))),
-        _ if busy => return Turn::Done(Ok(CommandState::Busy)),
-        _ => {}
+        Some(known) => return Turn::Done(Ok(executed(known, run))),
+        None => {}
+    }
+    let (scope, key) = (run.scope.clone(), run.key.as_str().to_owned());
+    let unit = Unit::Command(scope.clone(), key.clone());
+    if tables.locks.take(unit, open.tx) != Asked::Granted {
+        return Turn::Done(Ok(match isolated {
+            true => CommandState::Isolated,
+            false => CommandState::Busy,
+        }));
     }
     let result = CommandResult {
         fingerprint: run.fingerprint.to_vec(),
-        result: None,
+        answer: None,
         created_at: now,
         commit: 0,
     };
+    open.command = true;
     open.writes.push(Write::Command {
         scope,
         key,
@@ -49,22 +53,25 @@ pub(super) fn begin(
 }
 
 fn executed(known: CommandResult, run: &CommandRun) -> CommandState {
-    if known.fingerprint == run.fingerprint {
-        CommandState::Done(known.result)
-    } else {
-        CommandState::Reused {
+    match known.answer {
+        None => CommandState::Unfinished,
+        Some(answer) if known.fingerprint == run.fingerprint => CommandState::Done(answer),
+        Some(_) => CommandState::Reused {
             stored: known.fingerprint,
-        }
+        },
     }
 }
 
-/// Writes the reply beside the key.
+/// Writes beside the key what the command came to.
 pub(super) fn finish(
     tables: &Tables,
     open: &mut Open,
     run: &CommandRun,
-    reply: Option<&str>,
-) -> Turn<StoreResult<()>> {
+    answer: &CommandAnswer,
+) -> Turn<StoreResult<bool>> {
+    if !open.command {
+        return Turn::Done(Ok(false));
+    }
     let Some(known) = find(tables, open, run) else {
         return Turn::Done(Err(StoreError::message(
             StoreErrorKind::Other,
@@ -72,7 +79,7 @@ pub(super) fn finish(
         )));
     };
     let result = CommandResult {
-        result: reply.map(str::to_owned),
+        answer: Some(answer.clone()),
         ..known
     };
     open.writes.push(Write::Command {
@@ -80,7 +87,7 @@ pub(super) fn finish(
         key: run.key.as_str().to_owned(),
         result: Box::new(result),
     });
-    Turn::Done(Ok(()))
+    Turn::Done(Ok(true))
 }
 
 fn find(tables: &Tables, open: &Open, run: &CommandRun) -> Option<CommandResult> {

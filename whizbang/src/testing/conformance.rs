@@ -62,6 +62,13 @@ pub trait Harness: Send + Sync + 'static {
         store: &Self::Store,
     ) -> impl Future<Output = Result<Vec<String>, BoxError>> + Send;
 
+    /// Adds a row whose unique constraint `once_pkey` refuses a second one like it.
+    fn write_once(
+        &self,
+        connection: &mut <Self::Store as Store>::Connection,
+        row: &str,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
+
     /// Runs a statement that fails; its result.
     fn spoil(
         &self,

@@ -12,16 +12,17 @@ use super::{
     leases, maintenance,
     memory::{MemoryStore, Turn},
     outbox, service,
-    session::{MemoryConnection, MemorySession, MemoryTransaction},
+    session::{MemoryConnection, MemorySession, MemoryTransaction, UniqueViolation},
     streams,
     tables::{Dead, Source},
 };
 use crate::{
     Envelope, StoreError, StoreErrorKind,
     store::{
-        ClaimRequest, CommandRun, CommandState, Completion, DeadLetter, HandOver, Heartbeat,
-        Instance, Lease, LocalDelivery, MaintenanceTask, OutboxDraft, OutboxRow, Poison, Refusal,
-        Report, Requeued, Store, StoreReport, StoreResult, Subscription, TransactionOptions, Work,
+        ClaimRequest, CommandAnswer, CommandRun, CommandState, Completion, DeadLetter, HandOver,
+        Heartbeat, Instance, Lease, LocalDelivery, MaintenanceTask, OutboxDraft, OutboxRow, Poison,
+        Refusal, Report, Requeued, Store, StoreReport, StoreResult, Subscription,
+        TransactionOptions, Work,
     },
 };
 
@@ -252,6 +253,17 @@ impl Store for MemoryStore {
         None
     }
 
+    fn violated_unique<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e str> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(violation) = error.downcast_ref::<UniqueViolation>() {
+                return Some(&violation.constraint);
+            }
+            next = error.source();
+        }
+        None
+    }
+
     fn discard(session: MemorySession) {
         drop(session);
     }
@@ -272,11 +284,11 @@ impl Store for MemoryStore {
         &self,
         connection: &mut MemoryConnection,
         run: &CommandRun,
-        reply: Option<&str>,
-    ) -> StoreResult<()> {
+        answer: &CommandAnswer,
+    ) -> StoreResult<bool> {
         connection
             .statement(Operation::FinishCommand, |tables, open, _| {
-                commands::finish(tables, open, run, reply)
+                commands::finish(tables, open, run, answer)
             })
             .await
     }

@@ -50,6 +50,16 @@ pub(super) struct Open {
     pub(super) snapshot: Option<u64>,
     pub(super) writes: Vec<Write>,
     pub(super) aborted: bool,
+    /// A command's key was written in it.
+    pub(super) command: bool,
+}
+
+/// A row with this key was there already, as an `INSERT` finds.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("duplicate key value violates unique constraint `{constraint}`")]
+pub struct UniqueViolation {
+    /// The table's name followed by `_pkey`.
+    pub constraint: String,
 }
 
 /// An open transaction, or a savepoint inside one. Dropping it rolls back.
@@ -190,6 +200,23 @@ impl MemoryConnection {
         .await
     }
 
+    /// Adds a row to a table, unless its key is taken.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); a taken key is a [`UniqueViolation`], found among the sources.
+    pub async fn insert(&mut self, table: &str, key: &str, value: Value) -> StoreResult<()> {
+        if self.get_for_update(table, key).await?.is_none() {
+            return self.put(table, key, value).await;
+        }
+        let constraint = format!("{table}_pkey");
+        self.abort();
+        Err(StoreError::new(
+            StoreErrorKind::Other,
+            format!("could not insert into `{table}`"),
+            UniqueViolation { constraint },
+        ))
+    }
+
     /// Removes a row of a table.
     ///
     /// # Errors
@@ -304,6 +331,7 @@ impl MemoryConnection {
             snapshot: None,
             writes: Vec::new(),
             aborted: false,
+            command: false,
         });
         self.check(self.store.client.after(operation).await, operation)
             .await
@@ -346,6 +374,7 @@ impl MemoryConnection {
             snapshot: None,
             writes: Vec::new(),
             aborted: false,
+            command: false,
         }
     }
 

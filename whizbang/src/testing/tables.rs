@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{clock::Time, flaw::Flaw, inspect::Stored, locks::Locks};
 use crate::{
     Envelope, Headers, Payload, StreamKey,
-    store::{Lease, Work},
+    store::{CommandAnswer, Lease, Work},
 };
 
 /// A row of `wh_inbox`.
@@ -111,7 +111,8 @@ pub(super) struct Known {
 #[derive(Debug, Clone)]
 pub(super) struct CommandResult {
     pub(super) fingerprint: Vec<u8>,
-    pub(super) result: Option<String>,
+    /// What it came to; `None` until it has ended.
+    pub(super) answer: Option<CommandAnswer>,
     pub(super) created_at: Time,
     /// Number of the commit that made it visible.
     pub(super) commit: u64,

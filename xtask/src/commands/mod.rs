@@ -1,6 +1,7 @@
 //! The list of commands.
 
 mod demo;
+mod http;
 mod simulate;
 mod test;
 
@@ -16,6 +17,12 @@ pub(crate) enum Task {
     /// It shows handlers, outbox and idempotent commands on real input. Everything after `demo` is
     /// passed to the example; `cargo xtask demo -- --help` lists what it understands.
     Demo(demo::Demo),
+    /// Runs the web example on a database of its own, until Ctrl-C.
+    ///
+    /// `POST /orders` takes effect once for each `Idempotency-Key`; the README shows it with curl.
+    /// Everything after `http` is passed to the example; `cargo xtask http -- --help` lists what it
+    /// understands.
+    Http(http::Http),
     /// Simulates services with faults at every call, under paused time and by seed.
     ///
     /// No database is needed. A seed that breaks a promise says what is wrong; `--seed` repeats it.
@@ -31,6 +38,7 @@ pub(crate) enum Task {
 pub(crate) fn run(task: &Task, offline: bool) -> anyhow::Result<ExitCode> {
     match task {
         Task::Demo(demo) => demo.run(offline),
+        Task::Http(http) => http.run(offline),
         Task::Simulate(simulate) => simulate.run(),
         Task::Test(test) => test.run(offline),
     }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     AsCommandKey,
-    store::{CommandRun, CommandState, Isolation, Store, TransactionOptions},
+    store::{CommandAnswer, CommandRun, CommandState, Isolation, Store, TransactionOptions},
 };
 
 topic! {
@@ -21,6 +21,12 @@ topic! {
     P7: a_key_at_work_is_busy,
     P7: of_many_at_once_one_runs,
     P7: an_old_snapshot_does_not_run_it_again,
+    P7: a_key_at_work_behind_a_snapshot_asks_for_another_transaction,
+    P7: a_repeat_holds_nothing,
+    P7: a_failed_part_leaves_the_key_free,
+    P7: an_error_may_be_the_answer,
+    P7: a_handler_that_ended_its_transaction_records_nothing_and_never_runs_again,
+    P7: a_unique_violation_names_its_constraint,
     P7: a_reply_may_be_nothing,
     P11: replies_are_forgotten_after_their_time,
     P7: hostile_keys_are_kept_apart,
@@ -31,14 +37,31 @@ fn run(scope: &str, key: &str, payload: u8) -> Result<CommandRun, Violation> {
         scope: scope.to_owned(),
         key: key.command_key()?,
         fingerprint: [payload; 32],
+        version: "1.2.3".to_owned(),
     })
+}
+
+fn reply(text: Option<&str>) -> CommandAnswer {
+    CommandAnswer::Reply(text.map(str::to_owned))
+}
+
+fn done(text: Option<&str>) -> CommandState {
+    CommandState::Done(reply(text))
 }
 
 /// Begins and, if it is fresh, finishes and commits.
 async fn execute<H: Harness>(
     bench: &Bench<'_, H>,
     run: &CommandRun,
-    reply: Option<&str>,
+    text: Option<&str>,
+) -> Result<CommandState, Violation> {
+    execute_to(bench, run, reply(text)).await
+}
+
+async fn execute_to<H: Harness>(
+    bench: &Bench<'_, H>,
+    run: &CommandRun,
+    answer: CommandAnswer,
 ) -> Result<CommandState, Violation> {
     let mut session = bench.store.open().await?;
     let mut transaction = bench
@@ -53,7 +76,8 @@ async fn execute<H: Harness>(
             .write(connection, run.key.as_str())
             .await
             .map_err(Violation::of_harness)?;
-        bench.store.finish_command(connection, run, reply).await?;
+        let recorded = bench.store.finish_command(connection, run, &answer).await?;
+        must!(recorded, "the transaction is the same");
     }
     H::Store::commit(transaction).await?;
     Ok(state)
@@ -69,11 +93,7 @@ async fn the_first_runs_and_a_repeat_gets_its_reply<H: Harness>(harness: &H) -> 
     );
     for _ in 0..2 {
         let state = execute(&bench, &order, Some("{\"n\": 2}")).await?;
-        must_eq!(
-            state,
-            CommandState::Done(Some("{\"n\": 1}".to_owned())),
-            "repeat"
-        );
+        must_eq!(state, done(Some("{\"n\": 1}")), "repeat");
     }
     bench.must_be_written(&["order-7"]).await?;
     Ok(())
@@ -122,7 +142,7 @@ async fn a_failed_execution_leaves_the_key_free<H: Harness>(harness: &H) -> Verd
         must_eq!(state, CommandState::Fresh, "the key is free");
         bench
             .store
-            .finish_command(connection, &order, Some("1"))
+            .finish_command(connection, &order, &reply(Some("1")))
             .await?;
         H::Store::rollback(transaction).await?;
     }
@@ -161,15 +181,11 @@ async fn a_key_at_work_is_busy<H: Harness>(harness: &H) -> Verdict {
     );
     bench
         .store
-        .finish_command(connection, &order, Some("1"))
+        .finish_command(connection, &order, &reply(Some("1")))
         .await?;
     H::Store::commit(transaction).await?;
     let state = execute(&bench, &order, None).await?;
-    must_eq!(
-        state,
-        CommandState::Done(Some("1".to_owned())),
-        "afterwards"
-    );
+    must_eq!(state, done(Some("1")), "afterwards");
     Ok(())
 }
 
@@ -183,7 +199,7 @@ async fn of_many_at_once_one_runs<H: Harness>(harness: &H) -> Verdict {
             must!(
                 matches!(
                     state,
-                    CommandState::Fresh | CommandState::Busy | CommandState::Done(Some(_))
+                    CommandState::Fresh | CommandState::Busy | CommandState::Done(_)
                 ),
                 "{state:?}"
             );
@@ -225,6 +241,167 @@ async fn an_old_snapshot_does_not_run_it_again<H: Harness>(harness: &H) -> Verdi
     Ok(())
 }
 
+async fn a_key_at_work_behind_a_snapshot_asks_for_another_transaction<H: Harness>(
+    harness: &H,
+) -> Verdict {
+    for isolation in [Isolation::RepeatableRead, Isolation::Serializable] {
+        let bench = Bench::new(harness).await?;
+        let order = run("place", "k", 1)?;
+        let mut first = bench.store.open().await?;
+        let options_of_first = options(Uuid::now_v7());
+        let mut transaction = bench.store.begin(&mut first, &options_of_first).await?;
+        let connection = H::Store::connection(&mut transaction);
+        let state = bench.store.begin_command(connection, &order).await?;
+        must_eq!(state, CommandState::Fresh, "first");
+        let mut second = bench.store.open().await?;
+        let options = TransactionOptions {
+            isolation,
+            ..options(Uuid::now_v7())
+        };
+        let mut behind = bench.store.begin(&mut second, &options).await?;
+        let connection = H::Store::connection(&mut behind);
+        let state = bench.store.begin_command(connection, &order).await?;
+        must_eq!(state, CommandState::Isolated, "waiting would not help");
+        H::Store::rollback(behind).await?;
+        H::Store::rollback(transaction).await?;
+    }
+    Ok(())
+}
+
+async fn a_repeat_holds_nothing<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let order = run("place", "k", 1)?;
+    execute(&bench, &order, Some("1")).await?;
+    let mut sessions = [bench.store.open().await?, bench.store.open().await?];
+    let mut open = Vec::new();
+    for session in &mut sessions {
+        let mut transaction = bench.store.begin(session, &options(Uuid::now_v7())).await?;
+        let connection = H::Store::connection(&mut transaction);
+        let state = bench.store.begin_command(connection, &order).await?;
+        must_eq!(state, done(Some("1")), "beside another repeat");
+        open.push(transaction);
+    }
+    for transaction in open {
+        H::Store::rollback(transaction).await?;
+    }
+    Ok(())
+}
+
+async fn a_failed_part_leaves_the_key_free<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let order = run("place", "k", 1)?;
+    let mut session = bench.store.open().await?;
+    let mut transaction = bench
+        .store
+        .begin(&mut session, &options(Uuid::now_v7()))
+        .await?;
+    for _ in 0..2 {
+        let mut part = H::Store::nested(&mut transaction).await?;
+        let connection = H::Store::connection(&mut part);
+        let state = bench.store.begin_command(connection, &order).await?;
+        must_eq!(state, CommandState::Fresh, "in a part");
+        H::Store::rollback(part).await?;
+    }
+    let mut part = H::Store::nested(&mut transaction).await?;
+    let connection = H::Store::connection(&mut part);
+    let state = bench.store.begin_command(connection, &order).await?;
+    must_eq!(state, CommandState::Fresh, "in the last part");
+    let answer = reply(Some("1"));
+    let recorded = bench
+        .store
+        .finish_command(connection, &order, &answer)
+        .await?;
+    must!(recorded, "recorded in a part");
+    H::Store::commit(part).await?;
+    let connection = H::Store::connection(&mut transaction);
+    let state = bench.store.begin_command(connection, &order).await?;
+    must_eq!(state, done(Some("1")), "later in the same transaction");
+    H::Store::commit(transaction).await?;
+    let state = execute(&bench, &order, None).await?;
+    must_eq!(state, done(Some("1")), "afterwards");
+    Ok(())
+}
+
+async fn an_error_may_be_the_answer<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let order = run("place", "k", 1)?;
+    let refused = CommandAnswer::Error("{\"why\": \"\\u0000\"}".to_owned());
+    let state = execute_to(&bench, &order, refused.clone()).await?;
+    must_eq!(state, CommandState::Fresh, "first");
+    let state = execute(&bench, &order, Some("1")).await?;
+    must_eq!(state, CommandState::Done(refused), "repeat");
+    let state = execute(&bench, &run("place", "k", 2)?, None).await?;
+    let stored = vec![1; 32];
+    must_eq!(state, CommandState::Reused { stored }, "another payload");
+    Ok(())
+}
+
+async fn a_handler_that_ended_its_transaction_records_nothing_and_never_runs_again<H: Harness>(
+    harness: &H,
+) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let order = run("place", "k", 1)?;
+    let mut session = bench.store.open().await?;
+    let mut transaction = bench
+        .store
+        .begin(&mut session, &options(Uuid::now_v7()))
+        .await?;
+    let connection = H::Store::connection(&mut transaction);
+    let state = bench.store.begin_command(connection, &order).await?;
+    must_eq!(state, CommandState::Fresh, "first");
+    let state = bench.store.begin_command(connection, &order).await?;
+    must_eq!(state, CommandState::Unfinished, "inside its own execution");
+    harness
+        .stray_commit(connection)
+        .await
+        .map_err(Violation::of_harness)?;
+    let recorded = bench
+        .store
+        .finish_command(connection, &order, &reply(Some("1")))
+        .await?;
+    must!(!recorded, "the transaction is gone");
+    drop(transaction);
+    H::Store::discard(session);
+    for payload in [1, 2] {
+        let state = execute(&bench, &run("place", "k", payload)?, None).await?;
+        must_eq!(state, CommandState::Unfinished, "afterwards");
+    }
+    Ok(())
+}
+
+async fn a_unique_violation_names_its_constraint<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let mut session = bench.store.open().await?;
+    for (row, wanted) in [("a", None), ("a", Some("once_pkey")), ("b", None)] {
+        let mut transaction = bench
+            .store
+            .begin(&mut session, &options(Uuid::now_v7()))
+            .await?;
+        let connection = H::Store::connection(&mut transaction);
+        let written = harness.write_once(connection, row).await;
+        let found = match &written {
+            Ok(()) => None,
+            Err(error) => H::Store::violated_unique(&**error),
+        };
+        must_eq!(found, wanted, "the constraint of {row:?}");
+        match written {
+            Ok(()) => H::Store::commit(transaction).await?,
+            Err(_) => H::Store::rollback(transaction).await?,
+        }
+    }
+    let mut transaction = bench
+        .store
+        .begin(&mut session, &options(Uuid::now_v7()))
+        .await?;
+    let spoilt = harness.spoil(H::Store::connection(&mut transaction)).await;
+    let error = spoilt
+        .err()
+        .map(|error| H::Store::violated_unique(&*error).is_some());
+    must_eq!(error, Some(false), "another error");
+    H::Store::rollback(transaction).await?;
+    Ok(())
+}
+
 async fn a_reply_may_be_nothing<H: Harness>(harness: &H) -> Verdict {
     let bench = Bench::new(harness).await?;
     for (key, reply) in [
@@ -235,7 +412,7 @@ async fn a_reply_may_be_nothing<H: Harness>(harness: &H) -> Verdict {
         let order = run("place", key, 1)?;
         execute(&bench, &order, reply).await?;
         let state = execute(&bench, &order, Some("1")).await?;
-        let wanted = CommandState::Done(reply.map(str::to_owned));
+        let wanted = done(reply);
         must_eq!(state, wanted, "the reply of `{key}`");
     }
     Ok(())
@@ -249,7 +426,7 @@ async fn replies_are_forgotten_after_their_time<H: Harness>(harness: &H) -> Verd
     bench.store.maintain().await?;
     must_eq!(
         execute(&bench, &order, None).await?,
-        CommandState::Done(None),
+        done(None),
         "within its time"
     );
     bench.pass(DAY * 2).await?;
@@ -286,7 +463,7 @@ async fn hostile_keys_are_kept_apart<H: Harness>(harness: &H) -> Verdict {
         let order = run("place", key, u8::try_from(place).unwrap_or(0))?;
         must_eq!(
             execute(&bench, &order, None).await?,
-            CommandState::Done(None),
+            done(None),
             "key {place}"
         );
     }

@@ -47,6 +47,14 @@ impl Harness for InMemory {
             .collect())
     }
 
+    async fn write_once(
+        &self,
+        connection: &mut MemoryConnection,
+        row: &str,
+    ) -> Result<(), BoxError> {
+        Ok(connection.insert("once", row, row.into()).await?)
+    }
+
     async fn spoil(&self, connection: &mut MemoryConnection) -> Result<(), BoxError> {
         Ok(connection.fail().await?)
     }
