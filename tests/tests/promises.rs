@@ -16,5 +16,6 @@ mod promises {
     mod outbox;
     mod retries;
     mod seed;
+    mod steady_state;
     mod transaction;
 }
