@@ -41,8 +41,8 @@ pub(crate) struct Plan {
     /// Transfers that were sent under several message ids, and under how many.
     copies: BTreeMap<i64, i64>,
     pub(crate) bombs: BTreeSet<i64>,
-    /// Ids of deliveries that cannot be read.
-    pub(crate) unreadable: BTreeSet<Uuid>,
+    /// Ids of deliveries that cannot be read, and whether they are JSON at least.
+    pub(crate) unreadable: BTreeMap<Uuid, bool>,
 }
 
 impl Plan {
@@ -52,7 +52,7 @@ impl Plan {
             transfers: Vec::new(),
             copies: BTreeMap::new(),
             bombs: BTreeSet::new(),
-            unreadable: BTreeSet::new(),
+            unreadable: BTreeMap::new(),
         }
     }
 
@@ -128,10 +128,11 @@ impl Plan {
     /// A delivery that is no JSON, or no transfer.
     pub(crate) fn unreadable(&mut self) -> anyhow::Result<Message> {
         let envelope = Envelope::new(&Bomb { number: 0 })?;
-        self.unreadable.insert(envelope.id);
-        let payload = match self.random.random_bool(0.5) {
-            true => "{\"number\":",
-            false => "{\"number\":\"none\"}",
+        let is_json = self.random.random_bool(0.5);
+        self.unreadable.insert(envelope.id, is_json);
+        let payload = match is_json {
+            true => "{\"number\":\"none\"}",
+            false => "{\"number\":",
         };
         Ok(Message::new(&envelope).with_payload(payload))
     }
