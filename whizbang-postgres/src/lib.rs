@@ -11,6 +11,7 @@ mod error;
 mod inbox;
 mod migrate;
 mod outbox;
+mod pooler;
 mod rows;
 mod service;
 mod session;

@@ -59,6 +59,8 @@ impl PgStore {
         instance: &Instance,
         subscriptions: &[Subscription],
     ) -> StoreResult<()> {
+        // First, since any other statement could be another client's.
+        self.check_pooler().await?;
         self.check_session().await?;
         migrate::check_version(self).await?;
         let lines = Lines::new(subscriptions);
