@@ -5,7 +5,10 @@ use std::{fs, os::unix::fs::MetadataExt, process::Command, time::Duration};
 
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use uuid::Uuid;
-use whizbang::{BoxError, handler};
+use whizbang::{
+    BoxError, Envelope, StoreErrorKind, handler,
+    store::{Isolation, Lease, Store, TransactionOptions},
+};
 use whizbang_postgres::{Builder, HandlerContext, PgStore, embedded::Server};
 use whizbang_tests::{
     Pay, Ping, Script, Step, Stepped, World, note_stepped, pay, scripted, wait_until,
@@ -190,6 +193,35 @@ async fn demote(mut server: Server) -> Server {
     .expect("a thread")
 }
 
+/// Whatever way a transaction begins, a standby is an outage and nobody's fault.
+async fn every_way_is_an_outage(store: &PgStore) {
+    let envelope = Envelope::new(&Ping { number: 1 }).expect("test messages encode");
+    let stored = store.store_inbox(&[envelope], None).await;
+    let mut session = store.open().await.expect("a connection");
+    let options = TransactionOptions {
+        isolation: Isolation::ReadCommitted,
+        fence: Uuid::now_v7(),
+        timeout: Duration::from_secs(5),
+    };
+    let begun = store.begin(&mut session, &options).await;
+    let lease = Lease {
+        message_id: Uuid::now_v7(),
+        handler: "scripted".to_owned(),
+        lane: "scripted".to_owned(),
+        stream_id: None,
+        token: Uuid::now_v7(),
+    };
+    let renewed = store.renew(&[lease], Duration::from_secs(5)).await;
+    let kinds = [
+        ("store", stored.err().map(|error| error.kind)),
+        ("begin", begun.err().map(|error| error.kind)),
+        ("renew", renewed.err().map(|error| error.kind)),
+    ];
+    for (what, kind) in kinds {
+        assert_eq!(kind, Some(StoreErrorKind::Unavailable), "{what}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_turns_into_a_standby_costs_time_and_no_attempts() {
     const COUNT: i64 = 20;
@@ -233,6 +265,9 @@ async fn a_server_that_turns_into_a_standby_costs_time_and_no_attempts() {
         let stream = (number % 2).to_string();
         world.feed(&Stepped { stream, number });
     }
+    let store = PgStore::new(world.pool.clone());
+    every_way_is_an_outage(&store).await;
+    every_way_is_an_outage(&store.pooler(true)).await;
     let refused = world.service().register::<scripted>().start().await;
     let text = whizbang::error_chain(&refused.err().expect("a refusal"));
     assert!(text.contains("standby"), "{text}");
