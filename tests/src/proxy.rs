@@ -13,7 +13,10 @@ use std::{
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::{
+    ConnectOptions,
+    postgres::{PgConnectOptions, PgPoolOptions, PgSslMode},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},
@@ -125,6 +128,11 @@ impl Proxy {
             .host(&self.address.ip().to_string())
             .port(self.address.port())
             .ssl_mode(PgSslMode::Disable)
+    }
+
+    /// The same as a URL, to hand to other processes.
+    pub fn url(&self) -> String {
+        self.connect_options().to_url_lossy().to_string()
     }
 
     /// A pool that goes through the proxy and waits two seconds for a connection.

@@ -6,6 +6,19 @@
 //! (`*/expand`). What is printed are a few calls of `whizbang::__private`, where the traits live
 //! that judge the user's types.
 
+// A service must not die of an error of ours; what is left is documented or marked.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod duration;
 mod errors;
 mod field;

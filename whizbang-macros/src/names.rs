@@ -38,6 +38,10 @@ pub(crate) fn quoted(names: impl IntoIterator<Item = impl std::fmt::Display>) ->
     names.collect::<Vec<_>>().join(", ")
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "each row is one longer than the word, and the loops end with it"
+)]
 /// How many characters must be inserted, removed, replaced or swapped with their neighbour.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<_>, Vec<_>) = (from.chars().collect(), to.chars().collect());

@@ -122,10 +122,8 @@ fn read_entry(
     let key = match tokens.next() {
         Some(TokenTree::Ident(key)) => key,
         other => {
-            let text = format!(
-                "`#[{attribute}]` takes a list of options such as `{}`",
-                known[0].example
-            );
+            let example = known.first().map_or("", |known| known.example);
+            let text = format!("`#[{attribute}]` takes a list of options such as `{example}`");
             return Err(Error::new_spanned(other.to_token_stream(), text));
         }
     };

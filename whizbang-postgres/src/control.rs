@@ -9,7 +9,10 @@ use sqlx::{
 };
 use tokio::{sync::Mutex, time::timeout};
 
-use crate::store::{BEGIN, no_answer};
+use crate::{
+    error::begin_error,
+    store::{BEGIN, no_answer},
+};
 
 /// One connection, apart from the pool so that busy handlers do not make an instance look dead.
 ///
@@ -73,7 +76,8 @@ async fn run(
     if !explicit {
         return query.fetch_all(connection).await;
     }
-    let mut transaction = connection.begin_with(AssertSqlSafe(BEGIN)).await?;
+    let begun = connection.begin_with(AssertSqlSafe(BEGIN)).await;
+    let mut transaction = begun.map_err(begin_error)?;
     let rows = query.fetch_all(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(rows)

@@ -60,6 +60,16 @@ fn kind_of_code(code: &str) -> StoreErrorKind {
     }
 }
 
+/// An error of the statement that begins a transaction. A standby refuses `READ WRITE` there as a
+/// feature that is not supported; taken for an error of the message it would cost attempts.
+pub(crate) fn begin_error(error: sqlx::Error) -> sqlx::Error {
+    let code = error.as_database_error().and_then(|error| error.code());
+    if code.as_deref() == Some("0A000") {
+        return sqlx::Error::Io(std::io::Error::other(error));
+    }
+    error
+}
+
 /// What kind of database error hides in the chain of a handler's error. Broken connections are
 /// left out: they may be to another database, and ours shows itself when we roll back.
 pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<StoreErrorKind> {

@@ -3,6 +3,19 @@
 //!
 //! Start a service with [`Whizbang::builder`]; create the tables with [`migrate`].
 
+// A service must not die of an error of ours; what is left is documented or marked.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod calls;
 mod contract;
 mod control;
@@ -11,6 +24,7 @@ mod error;
 mod inbox;
 mod migrate;
 mod outbox;
+mod pooler;
 mod rows;
 mod service;
 mod session;

@@ -148,9 +148,11 @@ fn search_path(schema: &str) -> String {
 
 fn lock_statement(schema: &str) -> String {
     let hash = Sha256::digest(format!("whizbang migration {schema}"));
-    let mut key = [0; 8];
-    key.copy_from_slice(&hash[..8]);
-    format!("SELECT pg_advisory_xact_lock({})", i64::from_be_bytes(key))
+    let key = hash
+        .iter()
+        .take(8)
+        .fold(0, |key, byte| (key << 8) | i64::from(*byte));
+    format!("SELECT pg_advisory_xact_lock({key})")
 }
 
 async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), sqlx::Error> {

@@ -59,6 +59,8 @@ impl PgStore {
         instance: &Instance,
         subscriptions: &[Subscription],
     ) -> StoreResult<()> {
+        // First, since any other statement could be another client's.
+        self.check_pooler().await?;
         self.check_session().await?;
         migrate::check_version(self).await?;
         let lines = Lines::new(subscriptions);
@@ -79,6 +81,7 @@ impl PgStore {
 
     /// What [`register_instance`](Self::register_instance) would refuse, without writing anything.
     pub(crate) async fn check_setup_for(&self, service: &str) -> StoreResult<()> {
+        self.check_pooler().await?;
         self.check_session().await?;
         migrate::check_version(self).await?;
         let query = self.query(&self.calls().service_name);

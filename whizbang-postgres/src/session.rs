@@ -15,7 +15,7 @@ use whizbang::{
 };
 
 use crate::{
-    error::{kind_of, store_error},
+    error::{begin_error, kind_of, store_error},
     store::{PgStore, no_answer},
 };
 
@@ -33,6 +33,7 @@ pub(crate) async fn begin<'s>(
     tokio::time::timeout(within, session.begin_with(statement))
         .await
         .unwrap_or_else(|_elapsed| Err(no_answer(within)))
+        .map_err(begin_error)
         .map_err(store_error("begin a transaction"))
 }
 

@@ -18,7 +18,12 @@ use sqlx::{
 use tokio::time::Instant;
 use whizbang::store::StoreResult;
 
-use crate::{calls::Calls, control::Control, error::store_error, watermark::Watermarks};
+use crate::{
+    calls::Calls,
+    control::Control,
+    error::{begin_error, store_error},
+    watermark::Watermarks,
+};
 
 /// The schema when nothing is said.
 pub(crate) const DEFAULT_SCHEMA: &str = "public";
@@ -194,7 +199,8 @@ impl PgStore {
             if !explicit {
                 return query.fetch_all(&mut **connection).await;
             }
-            let mut transaction = connection.begin_with(AssertSqlSafe(BEGIN)).await?;
+            let begun = connection.begin_with(AssertSqlSafe(BEGIN)).await;
+            let mut transaction = begun.map_err(begin_error)?;
             let rows = query.fetch_all(&mut *transaction).await?;
             transaction.commit().await?;
             Ok(rows)

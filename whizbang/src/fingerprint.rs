@@ -101,7 +101,7 @@ impl<'t> Reader<'t> {
             }
         }
         // By name alone and stable, so that a repeated name keeps its order.
-        members.sort_by(|(one, a), (other, b)| a[..*one].cmp(&b[..*other]));
+        members.sort_by(|(one, a), (other, b)| a.get(..*one).cmp(&b.get(..*other)));
         form.push('{');
         for (_, member) in members {
             form.push_str(&member);

@@ -4,6 +4,19 @@
 //! This crate knows messages, handlers and the runtime, but no database: `whizbang-postgres` is
 //! the store, and the crate that a service starts with.
 
+// A service must not die of an error of ours; what is left is documented or marked.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 extern crate self as whizbang;
 
 mod command_key;

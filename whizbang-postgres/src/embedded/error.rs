@@ -120,5 +120,6 @@ impl<T> Doing<T> for Result<T, sqlx::Error> {
 /// The last lines of a program's output, for an error message.
 pub(super) fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.trim_end().lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+    let (_, last) = all.split_at(all.len().saturating_sub(lines));
+    last.join("\n")
 }

@@ -32,8 +32,13 @@ impl Folder {
         let lock = File::create(fresh.path().join(LOCK))?;
         lock.lock()?;
         let name = fresh.path().file_name().unwrap_or_default();
-        let suffix = name.to_string_lossy()[locations::unlocked_prefix().len()..].to_owned();
-        let path = base.join(format!("{}{suffix}", locations::prefix()));
+        let name = name.to_string_lossy();
+        let suffix = name.strip_prefix(&locations::unlocked_prefix());
+        let path = base.join(format!(
+            "{}{}",
+            locations::prefix(),
+            suffix.unwrap_or_default()
+        ));
         // Renaming replaces an empty folder, and only of our own user: a free name or none at all.
         fs::rename(fresh.path(), &path)?;
         let _moved = fresh.keep();

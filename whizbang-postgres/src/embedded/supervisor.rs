@@ -194,7 +194,8 @@ impl Home {
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         // The file of a killed predecessor also says "ready", under another process id.
         let ours = self.pid().map(|pid| pid.to_string());
-        lines.first().copied() == ours.as_deref() && lines.get(7) == Some(&"ready")
+        let state = lines.get(7).copied();
+        lines.first().copied() == ours.as_deref() && matches!(state, Some("ready" | "standby"))
     }
 
     /// An error with the log, which is kept since the folder will be removed.

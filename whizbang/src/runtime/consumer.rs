@@ -1,6 +1,6 @@
 //! Takes deliveries from a transport into the inbox, and acknowledges them once they are safe.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     counters::add,
@@ -9,7 +9,7 @@ use super::{
     stop::Phase,
 };
 use crate::{
-    Envelope, MessageKind, Payload, StoreErrorKind,
+    Envelope, MessageKind, Payload, StoreErrorKind, StreamKey,
     message::name_fault,
     store::{Poison, Store, StoreReport, StoreResult},
     transport::{Acknowledge, Content, Delivery, RawMessage, Transport},
@@ -233,24 +233,36 @@ async fn store_each<S: Store>(
     envelopes: Vec<Envelope>,
     acks: Vec<Ack>,
 ) -> bool {
+    let mut held_up = HashSet::new();
     let mut there = true;
     for (envelope, ack) in envelopes.into_iter().zip(acks) {
-        let safe = match store_batch(shared, std::slice::from_ref(&envelope)).await {
-            Ok(()) => true,
-            Err(error)
-                if matches!(
-                    error.kind,
-                    StoreErrorKind::Unavailable | StoreErrorKind::Conflict
-                ) =>
-            {
-                false
-            }
-            Err(error) => store_bad(shared, vec![(refused(envelope, &error), None)]).await,
-        };
-        there &= safe;
+        // What comes again must not find a later message of its stream stored before it.
+        let stream = envelope.stream.as_ref().map(StreamKey::id);
+        let waits = stream.is_some_and(|stream| held_up.contains(&stream));
+        let safe = !waits && store_one(shared, envelope).await;
+        if !safe {
+            there = false;
+            held_up.extend(stream);
+        }
         settle(vec![ack], safe).await;
     }
     there
+}
+
+/// Stores one message, or keeps it as a dead letter if the store will not have it.
+async fn store_one<S: Store>(shared: &Arc<Shared<S>>, envelope: Envelope) -> bool {
+    match store_batch(shared, std::slice::from_ref(&envelope)).await {
+        Ok(()) => true,
+        Err(error)
+            if matches!(
+                error.kind,
+                StoreErrorKind::Unavailable | StoreErrorKind::Conflict
+            ) =>
+        {
+            false
+        }
+        Err(error) => store_bad(shared, vec![(refused(envelope, &error), None)]).await,
+    }
 }
 
 fn refused(envelope: Envelope, error: &crate::StoreError) -> Poison {

@@ -1,5 +1,6 @@
 //! The list of commands.
 
+mod chaos;
 mod demo;
 mod http;
 mod simulate;
@@ -12,6 +13,11 @@ use clap::Subcommand;
 /// What `cargo xtask` can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
+    /// Moves money through two services while processes, PostgreSQL and connections are killed.
+    ///
+    /// Runs on a private server that is killed and restarted on the way. The last line is
+    /// `chaos: lost 0, doubled 0, out of order 0` and the exit code 0, or what differs and 1.
+    Chaos(chaos::Chaos),
     /// Runs the orders example on a database of its own.
     ///
     /// It shows handlers, outbox and idempotent commands on real input. Everything after `demo` is
@@ -37,6 +43,7 @@ pub(crate) enum Task {
 /// Runs one command and gives the exit code of the whole.
 pub(crate) fn run(task: &Task, offline: bool) -> anyhow::Result<ExitCode> {
     match task {
+        Task::Chaos(chaos) => chaos.run(offline),
         Task::Demo(demo) => demo.run(offline),
         Task::Http(http) => http.run(offline),
         Task::Simulate(simulate) => simulate.run(),

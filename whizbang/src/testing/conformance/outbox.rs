@@ -366,11 +366,8 @@ async fn a_row_stays_until_it_is_acknowledged<H: Harness>(harness: &H) -> Verdic
         [1, 2, 3],
         "again, as nothing is acknowledged"
     );
-    must_eq!(
-        relay.acknowledge(&rows[..2.min(rows.len())]).await?,
-        2,
-        "removed"
-    );
+    let (first, _) = rows.split_at(2.min(rows.len()));
+    must_eq!(relay.acknowledge(first).await?, 2, "removed");
     must_eq!(relay.acknowledge(&rows).await?, 1, "removed");
     must!(relay.claim(10).await?.is_empty(), "nothing is left");
     must_eq!(relay.acknowledge(&rows).await?, 0, "unknown ids are fine");
