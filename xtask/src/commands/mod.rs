@@ -2,6 +2,7 @@
 
 mod chaos;
 mod demo;
+mod dependencies;
 mod simulate;
 mod test;
 
@@ -22,14 +23,16 @@ pub(crate) enum Task {
     /// It shows handlers, outbox and idempotent commands on real input. Everything after `demo` is
     /// passed to the example; `cargo xtask demo -- --help` lists what it understands.
     Demo(demo::Demo),
+    /// Checks licenses, bans and sources of the dependencies, offline, by the rules in `deny.toml`.
+    Dependencies(dependencies::Dependencies),
     /// Simulates services with faults at every call, under paused time and by seed.
     ///
     /// No database is needed. A seed that breaks a promise says what is wrong; `--seed` repeats it.
     Simulate(simulate::Simulate),
     /// Runs every check that must pass before a change is merged.
     ///
-    /// The formatting, the lints, all tests with all features, and the documentation. It stops at
-    /// the first that fails and says which it was.
+    /// The formatting, the lints, the dependencies' licenses and sources, all tests with all features,
+    /// and the documentation. It stops at the first that fails and says which it was.
     Test(test::Test),
 }
 
@@ -38,6 +41,7 @@ pub(crate) fn run(task: &Task, offline: bool) -> anyhow::Result<ExitCode> {
     match task {
         Task::Chaos(chaos) => chaos.run(offline),
         Task::Demo(demo) => demo.run(offline),
+        Task::Dependencies(dependencies) => dependencies.run(),
         Task::Simulate(simulate) => simulate.run(),
         Task::Test(test) => test.run(offline),
     }
