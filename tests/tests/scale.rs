@@ -246,7 +246,7 @@ fn judge(what: &str, empty: Times, crowded: Times) -> Vec<String> {
         }
     }
     let slowest = crowded.slowest.as_secs_f64() * 1e3;
-    println!("{line}  slowest claim {slowest:.1} ms");
+    eprintln!("{line}  slowest claim {slowest:.1} ms");
     faults
 }
 
