@@ -19,9 +19,23 @@ pub(crate) fn cargo() -> Command {
 }
 
 /// The folder above this package.
-fn workspace() -> &'static Path {
+pub(crate) fn workspace() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own)
+}
+
+/// The platform that this machine builds for.
+pub(crate) fn host() -> anyhow::Result<String> {
+    let program = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(program)
+        .arg("-vV")
+        .current_dir(workspace())
+        .output()
+        .context("could not run rustc")?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned)
+        .context("rustc does not say for which platform it builds")
 }
 
 /// Runs a program to its end, through `Ctrl-C`: the terminal sends that to the program as well,

@@ -149,13 +149,17 @@ BEGIN
       instance_id = p_instance_id, handler_name = NULL
     FROM head h LEFT JOIN room r ON r.handler = h.handler_name
     WHERE g.lane = h.lane AND g.stream_id = h.stream_id
+      -- Says nothing new, but keeps a plan that was made while there were no gates from walking over all
+      -- of them, the deleted ones too.
+      AND g.lane = ANY (ARRAY(SELECT x.lane FROM head x)) AND g.stream_id = ANY (ARRAY(SELECT x.stream_id FROM head x))
       AND h.place <= p_limit - coalesce(cardinality(v_ids), 0)
       AND (h.handler_name IS NULL OR h.place_of_handler <= r.rows)
     RETURNING g.lane, g.stream_id, h.abandoned, h.due_at),
   -- A mark that is out of date: another row has become the first.
   corrected AS (
     UPDATE wh_inbox_streams g SET handler_name = h.handler_name FROM head h
-    WHERE g.lane = h.lane AND g.stream_id = h.stream_id AND h.handler_name <> ALL (p_handlers))
+    WHERE g.lane = h.lane AND g.stream_id = h.stream_id AND h.handler_name <> ALL (p_handlers)
+      AND g.lane = ANY (ARRAY(SELECT x.lane FROM head x)) AND g.stream_id = ANY (ARRAY(SELECT x.stream_id FROM head x)))
   SELECT array_agg(l.lane), array_agg(l.stream_id), array_agg(l.abandoned), array_agg(l.due_at)
   INTO v_lanes, v_streams, v_abandoned, v_gate_dues FROM leased l;
 

@@ -50,7 +50,8 @@ BEGIN
   -- What stands behind them in shared lanes is anybody's now.
   UPDATE wh_inbox_streams g SET handler_name = NULL FROM (
     SELECT o.lane, o.stream_id FROM wh_inbox_streams o
-    WHERE o.lane = ANY (v_lanes) AND o.handler_name = ANY (v_handlers) LIMIT p_batch FOR NO KEY UPDATE SKIP LOCKED) o
+    WHERE o.lane = ANY (v_lanes) AND o.handler_name = ANY (v_handlers) AND o.due_at <= 'infinity'
+    LIMIT p_batch FOR NO KEY UPDATE SKIP LOCKED) o
   WHERE g.lane = o.lane AND g.stream_id = o.stream_id;
   GET DIAGNOSTICS v_marks = ROW_COUNT;
   IF v_buried < p_batch AND v_marks < p_batch THEN

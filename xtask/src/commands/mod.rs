@@ -2,6 +2,7 @@
 
 mod chaos;
 mod demo;
+mod dependencies;
 mod http;
 mod simulate;
 mod test;
@@ -29,14 +30,16 @@ pub(crate) enum Task {
     /// Everything after `http` is passed to the example; `cargo xtask http -- --help` lists what it
     /// understands.
     Http(http::Http),
+    /// Checks licenses, bans and sources of the dependencies, offline, by the rules in `deny.toml`.
+    Dependencies(dependencies::Dependencies),
     /// Simulates services with faults at every call, under paused time and by seed.
     ///
     /// No database is needed. A seed that breaks a promise says what is wrong; `--seed` repeats it.
     Simulate(simulate::Simulate),
     /// Runs every check that must pass before a change is merged.
     ///
-    /// The formatting, the lints, all tests with all features, and the documentation. It stops at
-    /// the first that fails and says which it was.
+    /// The formatting, the lints, the dependencies' licenses and sources, all tests with all features,
+    /// and the documentation. It stops at the first that fails and says which it was.
     Test(test::Test),
 }
 
@@ -46,6 +49,7 @@ pub(crate) fn run(task: &Task, offline: bool) -> anyhow::Result<ExitCode> {
         Task::Chaos(chaos) => chaos.run(offline),
         Task::Demo(demo) => demo.run(offline),
         Task::Http(http) => http.run(offline),
+        Task::Dependencies(dependencies) => dependencies.run(),
         Task::Simulate(simulate) => simulate.run(),
         Task::Test(test) => test.run(offline),
     }

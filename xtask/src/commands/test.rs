@@ -39,6 +39,11 @@ const STEPS: &[Step] = &[
         environment: &[],
     },
     Step {
+        name: "dependencies",
+        arguments: &["xtask", "dependencies"],
+        environment: &[],
+    },
+    Step {
         name: "tests",
         arguments: &["test", "--workspace", "--all-features"],
         environment: &[],
