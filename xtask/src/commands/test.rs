@@ -46,6 +46,12 @@ const STEPS: &[Step] = &[
     Step {
         name: "tests",
         arguments: &["test", "--workspace", "--all-features"],
+        // Without optimisation a few are enough.
+        environment: &[("WHIZBANG_SEEDS", "50")],
+    },
+    Step {
+        name: "simulation",
+        arguments: &["xtask", "simulate", "--seeds", "2000"],
         environment: &[],
     },
     Step {
