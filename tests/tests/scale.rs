@@ -50,7 +50,7 @@ ANALYZE";
 
 const KNOWN: &str = "
 INSERT INTO wh_message_deduplication (message_id, first_seen_at)
-  SELECT gen_random_uuid(), clock_timestamp() - interval '1 day' FROM generate_series(1, 3000000);
+  SELECT gen_random_uuid(), clock_timestamp() - interval '1 day' FROM generate_series(1, 10000000);
 ANALYZE";
 
 const DEAD: &str = "

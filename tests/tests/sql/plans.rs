@@ -85,6 +85,22 @@ const CALLS: &[(&str, &str)] = &[
         "heartbeat",
         "SELECT * FROM record_heartbeat('018f0000-0000-7000-8000-000000000005', interval '30 seconds', interval '1 minute', '{h}', '{t}', '{l}')",
     ),
+    (
+        "release",
+        "SELECT release_leases(ARRAY['018f0000-0000-7000-8000-000000000005'::uuid], ARRAY['018f0000-0000-7000-8000-000000000004'::uuid], interval '1 minute', false)",
+    ),
+    (
+        "leave",
+        "SELECT deregister_instance('018f0000-0000-7000-8000-000000000005', interval '1 minute')",
+    ),
+    (
+        "start alone",
+        "SELECT mark_started((SELECT message_id FROM wh_inbox WHERE lane = 'l' AND stream_id = md5('blocked')::uuid ORDER BY sequence LIMIT 1), 'h', 'l', md5('blocked')::uuid, '018f0000-0000-7000-8000-000000000004')",
+    ),
+    (
+        "publish",
+        "SELECT * FROM store_outbox_messages(ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 20)), array_fill('d'::text, '{20}'), array_fill('t'::text, '{20}'), array_fill(false, '{20}'), array_fill('{}'::text, '{20}'), array_fill('{}'::text, '{20}'), array_fill(NULL::uuid, '{20}'), array_fill(NULL::uuid, '{20}'), array_fill(NULL::uuid, '{20}'), array_fill(NULL::timestamptz, '{20}'), array_fill(NULL::interval, '{20}'))",
+    ),
     ("status", "SELECT * FROM wh_status()"),
     ("maintenance", "SELECT * FROM perform_maintenance(1000)"),
 ];
