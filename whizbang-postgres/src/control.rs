@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, Postgres,
-    postgres::{PgArguments, PgConnectOptions, PgRow},
+    AssertSqlSafe, Connection, PgConnection, PgPool, Postgres,
+    postgres::{PgArguments, PgRow},
     query::Query,
 };
 use tokio::{sync::Mutex, time::timeout};
@@ -21,14 +21,15 @@ use crate::{
 /// would be the last heartbeat.
 #[derive(Debug)]
 pub(crate) struct Control {
-    options: PgConnectOptions,
+    /// Asked for its options at each connect, since passwords are rotated and servers move.
+    pool: PgPool,
     connection: Mutex<Option<PgConnection>>,
 }
 
 impl Control {
-    pub(crate) fn new(options: PgConnectOptions) -> Self {
+    pub(crate) fn new(pool: PgPool) -> Self {
         Self {
-            options,
+            pool,
             connection: Mutex::new(None),
         }
     }
@@ -62,7 +63,8 @@ impl Control {
         {
             return Ok(kept);
         }
-        timeout(within, PgConnection::connect_with(&self.options))
+        let options = self.pool.connect_options();
+        timeout(within, PgConnection::connect_with(&options))
             .await
             .unwrap_or_else(|_elapsed| Err(no_answer(within)))
     }

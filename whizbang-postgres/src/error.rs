@@ -54,6 +54,10 @@ fn kind_of_code(code: &str) -> StoreErrorKind {
         "25006" => StoreErrorKind::Unavailable,
         // admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" => StoreErrorKind::Unavailable,
+        // data_exception, integrity constraints, program limits such as the size of a row
+        _ if code.starts_with("22") || code.starts_with("23") || code.starts_with("54") => {
+            StoreErrorKind::Data
+        }
         // connection exceptions; disk full, out of memory, too many connections
         _ if code.starts_with("08") || code.starts_with("53") => StoreErrorKind::Unavailable,
         _ => StoreErrorKind::Other,

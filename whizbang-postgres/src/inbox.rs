@@ -19,6 +19,7 @@ use crate::{
     error::store_error,
     rows,
     store::{PgStore, interval},
+    watermark::Running,
 };
 
 /// What a hand-over looks like to the functions: five parameters.
@@ -202,7 +203,7 @@ impl PgStore {
             let work = rows::claimed(row, request.token).map_err(store_error(DOING))?;
             let was_due = row.try_get("was_due_at").map_err(store_error(DOING))?;
             let kind = (work.lease.handler.clone(), work.lease.stream_id.is_some());
-            marks.reached(&kind, was_due);
+            marks.reached(&kind, was_due, Running::default());
             works.push(work);
         }
         Ok(works)

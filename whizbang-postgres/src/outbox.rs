@@ -15,6 +15,7 @@ use crate::{
     inbox::{Offer, limit, report},
     rows,
     store::{PgStore, interval},
+    watermark::Running,
 };
 
 /// How often a delivery looks from the very start, for rows that a slow commit made visible late.
@@ -104,11 +105,16 @@ impl PgStore {
         let marks = &self.inner.delivered_up_to;
         let mut moved = HashSet::new();
         for row in &rows {
-            let read = || -> Result<(Uuid, i64), sqlx::Error> {
-                Ok((row.try_get("message_id")?, row.try_get("outbox_sequence")?))
+            let read = || -> Result<(Uuid, i64, Running), sqlx::Error> {
+                let running = Running {
+                    oldest: row.try_get("oldest_running")?,
+                    next: row.try_get("next_running")?,
+                };
+                let sequence = row.try_get("outbox_sequence")?;
+                Ok((row.try_get("message_id")?, sequence, running))
             };
-            let (id, sequence) = read().map_err(store_error(DOING))?;
-            marks.reached(&destination.to_owned(), sequence);
+            let (id, sequence, running) = read().map_err(store_error(DOING))?;
+            marks.reached(&destination.to_owned(), sequence, running);
             moved.insert(id);
         }
         Ok(LocalDelivery {

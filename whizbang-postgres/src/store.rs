@@ -137,7 +137,7 @@ impl PgStore {
     }
 
     fn build(pool: PgPool, schema: &str, pooler: bool, answer_within: Duration) -> Self {
-        let control = Control::new((*pool.connect_options()).clone());
+        let control = Control::new(pool.clone());
         Self {
             inner: Arc::new(Inner {
                 calls: Calls::new(schema),

@@ -31,6 +31,8 @@ pub enum StoreErrorKind {
     CommitUnknown,
     /// The set-up is wrong: schema, privileges or settings.
     Setup,
+    /// The data cannot be stored, whoever tries: malformed, against a constraint, or too large.
+    Data,
     /// Anything else.
     Other,
 }
@@ -396,19 +398,26 @@ pub enum StartFault {
     Store(String),
 }
 
-/// Why a service did not start.
-#[derive(Debug, thiserror::Error)]
+/// Why a service did not start. `Debug` is the same text as `Display`, since that is what a `main`
+/// that returns it prints.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// What can be known without the database; all of it at once, and what the store has to say.
     #[error("the service cannot start:{}", list(.0))]
     Faults(Vec<StartFault>),
     /// The database or its schema.
-    #[error("the store refused the start")]
+    #[error("the store refused the start: {}", error_chain(.0))]
     Store(#[from] StoreError),
     /// A transport.
-    #[error("a transport refused the start")]
+    #[error("a transport refused the start: {}", error_chain(.0))]
     Transport(#[from] crate::transport::TransportError),
+}
+
+impl std::fmt::Debug for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 fn list(faults: &[StartFault]) -> String {
@@ -423,7 +432,7 @@ fn list(faults: &[StartFault]) -> String {
 #[non_exhaustive]
 pub enum ExecuteError {
     /// The handler returned an error; everything was rolled back and the key is free again.
-    #[error("the command failed and was rolled back")]
+    #[error("the command failed and was rolled back: {}", error_chain(&**.0))]
     Handler(#[source] BoxError),
     /// The handler refused the command with an error that `store_error` keeps: it is the recorded
     /// answer, and every repeat gets it. The source is the handler's own error type.

@@ -176,8 +176,8 @@ pub enum HandlerFailure {
     /// An idempotent command with a lazy context: its key must be written before its code runs.
     #[error("an idempotent command cannot have a lazy context; take `&mut HandlerContext<'_>`")]
     LazyCommand,
-    /// The reply of a command could not be encoded.
-    #[error("the reply of the command could not be encoded")]
+    /// The reply of a command could not be encoded, or not be read back.
+    #[error("the reply of the command could not be encoded and read back")]
     Reply(#[source] serde_json::Error),
 }
 

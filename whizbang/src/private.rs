@@ -277,15 +277,30 @@ pub trait CommandReturn<Reply> {
     fn into_result(self) -> HandlerResult;
 }
 
-impl<Reply: serde::Serialize, E: IntoBoxError> CommandReturn<Reply> for Result<Reply, E> {
+impl<Reply, E> CommandReturn<Reply> for Result<Reply, E>
+where
+    Reply: serde::Serialize + serde::de::DeserializeOwned,
+    E: IntoBoxError,
+{
     fn into_result(self) -> HandlerResult {
         match self {
-            Ok(reply) => serde_json::to_string(&reply)
+            Ok(reply) => encode_reply(&reply)
                 .map(Some)
                 .map_err(HandlerFailure::Reply),
             Err(error) => Err(HandlerFailure::Returned(error.into_box_error())),
         }
     }
+}
+
+/// A reply that cannot be read back, such as one with a number that is none, must fail before the
+/// commit: no repeat would ever get it.
+fn encode_reply<Reply>(reply: &Reply) -> Result<String, serde_json::Error>
+where
+    Reply: serde::Serialize + serde::de::DeserializeOwned,
+{
+    let text = serde_json::to_string(reply)?;
+    serde_json::from_str::<Reply>(&text)?;
+    Ok(text)
 }
 
 /// Errors that can be kept as the answer of a command.
@@ -328,7 +343,11 @@ pub trait StoringReturn<Reply> {
     fn stored_error(text: &str) -> Result<BoxError, serde_json::Error>;
 }
 
-impl<Reply: serde::Serialize, E: StorableError> StoringReturn<Reply> for Result<Reply, E> {
+impl<Reply, E> StoringReturn<Reply> for Result<Reply, E>
+where
+    Reply: serde::Serialize + serde::de::DeserializeOwned,
+    E: StorableError,
+{
     type Error = E;
 
     fn into_result_storing(self, chosen: fn(&E) -> bool) -> HandlerResult {

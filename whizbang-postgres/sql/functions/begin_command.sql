@@ -5,7 +5,8 @@
 -- committed without an end.
 -- A repeat is answered by the first look alone: no lock, no write. The advisory lock is only tried, so
 -- nobody ever waits inside the database for somebody else's execution. The setting tells
--- finish_command that the transaction is still the same. Index: wh_command_results_pkey.
+-- finish_command that the transaction is still the same; it lists the commands that have begun in it,
+-- so that one inside another does not speak for the outer one. Index: wh_command_results_pkey.
 CREATE OR REPLACE FUNCTION begin_command(p_scope text, p_key text, p_fingerprint bytea, p_method_version text)
 RETURNS TABLE (state text, fingerprint bytea, result text, error text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -26,7 +27,8 @@ BEGIN
     VALUES (p_scope, p_key, p_fingerprint, p_method_version)
     ON CONFLICT ON CONSTRAINT wh_command_results_pkey DO NOTHING;
     IF FOUND THEN
-      PERFORM set_config('whizbang.command', 'on', true);
+      PERFORM set_config('whizbang.command', coalesce(current_setting('whizbang.command', true), '') || '/'
+        || hashtextextended(length(p_scope) || ':' || p_scope || p_key, 0), true);
       RETURN QUERY SELECT 'fresh', NULL::bytea, NULL::text, NULL::text;
       RETURN;
     END IF;

@@ -211,7 +211,7 @@ BEGIN
   RETURN QUERY
   SELECT i.message_id, i.handler_name, i.message_type, coalesce(i.event_data, p.event_data)::text,
     coalesce(i.metadata, p.metadata)::text, i.lane, i.stream_id, i.sequence, i.correlation_id, i.causation_id,
-    i.attempts, i.losses, i.received_at, greatest(k.due, 'epoch') -- drivers know no -infinity
+    i.attempts, i.losses, CASE WHEN isfinite(i.received_at) THEN i.received_at END, greatest(k.due, 'epoch') -- drivers know no -infinity
   FROM unnest(v_ids || v_run_ids, v_owners || v_run_owners, v_dues || v_run_dues) k(id, handler, due)
   JOIN wh_inbox i ON i.message_id = k.id AND i.handler_name = k.handler
   LEFT JOIN LATERAL (

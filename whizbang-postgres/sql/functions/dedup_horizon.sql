@@ -8,9 +8,16 @@ DECLARE
   v_value text;
 BEGIN
   SELECT s.setting_value INTO v_value FROM wh_settings s WHERE s.setting_key = 'dedup_purged_before';
-  IF v_value IS NULL OR v_value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN
-    RETURN v_value::timestamptz;
+  IF v_value IS NULL THEN
+    RETURN NULL;
   END IF;
+  BEGIN
+    IF v_value ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$' THEN
+      RETURN v_value::timestamptz;
+    END IF;
+  EXCEPTION WHEN data_exception THEN
+    NULL; -- Such as the 31st of November.
+  END;
   -- Somebody overwrote it. Without a horizon a purged id would pass for new, so take the latest
   -- time that the purge can have used.
   RAISE WARNING 'wh_settings.dedup_purged_before = % is no time; the retention is used instead', quote_literal(v_value);

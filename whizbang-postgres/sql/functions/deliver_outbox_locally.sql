@@ -1,13 +1,16 @@
 -- Moves ready rows from the outbox to the inbox of the same service, exactly once and in order.
 -- Called by the local relay. An advisory lock lets one delivery at a time through, so that a later
 -- row of a stream never overtakes an earlier one; it ends with the statement's transaction.
+-- p_after is where the caller may begin; the last two columns say which transactions were running, so
+-- that it does not begin above a row that one of them has yet to make visible.
 -- Locks: the advisory lock, the outbox rows, then as store_inbox_messages. Index: wh_outbox_ready.
 CREATE OR REPLACE FUNCTION deliver_outbox_locally(
   p_destination text, p_limit int, p_lease_token uuid, p_instance_id uuid, p_lease interval,
   p_hand_over_handlers text[], p_hand_over_limits int[], p_after bigint DEFAULT 0)
 RETURNS TABLE (message_id uuid, outcome text, was_newly_created boolean, handler_name text, message_type text,
                lane text, stream_id uuid, sequence bigint, leased boolean, event_data text, metadata text,
-               correlation_id uuid, causation_id uuid, received_at timestamptz, outbox_sequence bigint)
+               correlation_id uuid, causation_id uuid, received_at timestamptz, outbox_sequence bigint,
+               oldest_running bigint, next_running bigint)
 LANGUAGE plpgsql VOLATILE
 
 SET enable_nestloop = off
@@ -47,7 +50,8 @@ BEGIN
   RETURN QUERY
   SELECT s.message_id, s.outcome, s.was_newly_created, s.handler_name, s.message_type, s.lane, s.stream_id,
     s.sequence, s.leased, CASE WHEN s.leased THEN m.data END, CASE WHEN s.leased THEN m.metadata END,
-    m.correlation, m.causation, clock_timestamp(), m.sequence
+    m.correlation, m.causation, clock_timestamp(), m.sequence,
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
   FROM store_inbox_messages(v_ids, v_types, v_commands, v_data, v_metadata, v_streams, v_correlations, v_causations,
          v_prints, v_births, p_lease_token, p_instance_id, p_lease, p_hand_over_handlers, p_hand_over_limits) s
   JOIN unnest(v_ids, v_data, v_metadata, v_correlations, v_causations, v_sequences)

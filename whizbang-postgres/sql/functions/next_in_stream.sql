@@ -18,7 +18,7 @@ BEGIN
   RETURN QUERY
   SELECT r.message_id, r.handler_name, r.message_type, coalesce(r.event_data, p.event_data)::text,
     coalesce(r.metadata, p.metadata)::text, r.lane, r.stream_id, r.sequence, r.correlation_id, r.causation_id,
-    r.attempts, r.losses, r.received_at
+    r.attempts, r.losses, CASE WHEN isfinite(r.received_at) THEN r.received_at END
   FROM (SELECT f.*, bool_and(f.handler_name = ANY (p_handlers)) OVER (ORDER BY f.sequence) AS ours
         FROM (SELECT f.* FROM wh_inbox f WHERE f.lane = p_lane AND f.stream_id = p_stream_id
               ORDER BY f.sequence LIMIT p_run) f) r

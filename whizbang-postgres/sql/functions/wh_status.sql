@@ -17,16 +17,18 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET en
               WHERE o.scheduled_at IS NULL AND o.retry_at IS NULL AND o.destination > s.name)
       FROM step s WHERE s.name IS NOT NULL)
     SELECT s.name FROM step s WHERE s.name IS NOT NULL)
-  SELECT 'inbox', count(*), min(i.received_at) FROM (
+  -- Drivers know no infinity, which is what somebody may have written to hold a row back.
+  SELECT u.what, u.count, CASE WHEN isfinite(u.oldest) THEN u.oldest END FROM (
+  SELECT 'inbox' AS what, count(*) AS count, min(i.received_at) AS oldest FROM (
     SELECT i.received_at FROM wh_inbox i ORDER BY i.message_id LIMIT 10000) i
   UNION ALL
-  SELECT 'inbox_due', count(*), greatest(min(i.due_at), 'epoch') FROM handler h CROSS JOIN LATERAL (
+  SELECT 'inbox_due', count(*), min(i.due_at) FROM handler h CROSS JOIN LATERAL (
     SELECT i.due_at FROM wh_inbox i WHERE i.handler_name = h.name AND i.due_at <= clock_timestamp()
     ORDER BY i.due_at LIMIT 10000) i
   UNION ALL
   SELECT 'streams', count(*), NULL FROM (SELECT FROM wh_inbox_streams g ORDER BY g.lane, g.stream_id LIMIT 10000) g
   UNION ALL
-  SELECT 'streams_due', count(*), greatest(min(g.due_at), 'epoch') FROM lane l CROSS JOIN LATERAL (
+  SELECT 'streams_due', count(*), min(g.due_at) FROM lane l CROSS JOIN LATERAL (
     SELECT g.due_at FROM wh_inbox_streams g
     WHERE g.lane = l.name AND g.handler_name IS NULL AND g.due_at <= clock_timestamp()
     ORDER BY g.handler_name, g.due_at LIMIT 10000) g
@@ -51,6 +53,6 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET en
   SELECT 'dead_letters', count(*), min(l.died_at) FROM (
     SELECT l.died_at FROM wh_dead_letters l ORDER BY l.died_at LIMIT 10000) l
   UNION ALL
-  SELECT 'instances', count(*), min(i.heartbeat_at) FROM wh_service_instances i
+  SELECT 'instances', count(*), min(i.heartbeat_at) FROM wh_service_instances i) u
 $$;
 COMMENT ON FUNCTION wh_status IS 'What waits, what is leased, what died';

@@ -111,6 +111,9 @@ async fn run(options: Options) -> Result<ExitCode, BoxError> {
         Task::Discard { ids } => {
             let discarded = store.discard_dead_letters(&ids).await?;
             writeln!(out, "discarded {discarded} of {}", ids.len())?;
+            if usize::try_from(discarded) != Ok(ids.len()) {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Task::RenameService { from, to } => {
             if !store.rename_service(&from, &to).await? {

@@ -228,8 +228,10 @@ impl<'a, S: Store> CommandCall<'a, S> {
                 Ok(Try::Answer(answer))
             }
             Ok(outcome) => {
+                // What the handler did to the transaction matters more than how it ends.
+                let settled = self.settle(outcome)?;
                 S::rollback(part).await?;
-                self.settle(outcome)
+                Ok(settled)
             }
             Err(ExecuteError::Store(error)) if error.kind == StoreErrorKind::Conflict => {
                 Ok(Try::Conflict(error))

@@ -253,15 +253,15 @@ async fn store_each<S: Store>(
 async fn store_one<S: Store>(shared: &Arc<Shared<S>>, envelope: Envelope) -> bool {
     match store_batch(shared, std::slice::from_ref(&envelope)).await {
         Ok(()) => true,
-        Err(error)
-            if matches!(
-                error.kind,
-                StoreErrorKind::Unavailable | StoreErrorKind::Conflict
-            ) =>
-        {
+        Err(error) if error.kind == StoreErrorKind::Data => {
+            store_bad(shared, vec![(refused(envelope, &error), None)]).await
+        }
+        // Whatever else is wrong is not the message's fault: it comes again.
+        Err(error) => {
+            let error = crate::error_chain(&error);
+            tracing::warn!(message = %envelope.id, error, "a delivery could not be stored; it is given back");
             false
         }
-        Err(error) => store_bad(shared, vec![(refused(envelope, &error), None)]).await,
     }
 }
 

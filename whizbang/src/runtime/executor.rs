@@ -265,7 +265,10 @@ impl<S: Store> Execution<'_, S> {
     async fn end(&self, mut context: Context<'_, S>, answer: Answer) -> Ended {
         match answer {
             Answer::Ready | Answer::Repeated => {}
-            Answer::Miss(miss) => return roll_back::<S>(context, miss).await,
+            Answer::Miss(miss) => {
+                let miss = self.unless_unfenced(&mut context, miss).await;
+                return roll_back::<S>(context, miss).await;
+            }
         }
         let published = context.has_published();
         let lease = &self.work.lease;
@@ -298,6 +301,18 @@ impl<S: Store> Execution<'_, S> {
         }
     }
 
+    /// A handler that fails after it has ended its own transaction has committed what it wrote
+    /// before: it must not run again. A transaction that an error has aborted cannot be asked, but
+    /// nothing of it was committed either.
+    async fn unless_unfenced(&self, context: &mut Context<'_, S>, miss: Miss) -> Miss {
+        let store = &self.shared.store;
+        let fence = self.work.lease.token;
+        match store.fenced(context.conn(), fence).await {
+            Ok(false) => Miss::Outcome(unfenced()),
+            Ok(true) | Err(_) => miss,
+        }
+    }
+
     /// A handler that opens its transaction itself, after slow work outside of it.
     async fn lazy(
         &self,
@@ -318,6 +333,10 @@ impl<S: Store> Execution<'_, S> {
             }
         };
         let Some(context) = lazy.into_context() else {
+            // Its transaction was asked for and never began: who knows what the connection does.
+            if let Some(session) = slot {
+                S::discard(session);
+            }
             return match answer {
                 Answer::Miss(miss) => Err(miss),
                 // It never opened a transaction: completed like any handler without one.
@@ -441,10 +460,12 @@ fn store_miss(error: StoreError) -> Miss {
             ),
         }),
         StoreErrorKind::Unavailable | StoreErrorKind::CommitUnknown => away(error),
-        StoreErrorKind::Setup | StoreErrorKind::Other => Miss::Outcome(Outcome::Failed {
-            decision: Decision::Retry(None),
-            error: error_chain(&error),
-        }),
+        StoreErrorKind::Setup | StoreErrorKind::Data | StoreErrorKind::Other => {
+            Miss::Outcome(Outcome::Failed {
+                decision: Decision::Retry(None),
+                error: error_chain(&error),
+            })
+        }
     }
 }
 

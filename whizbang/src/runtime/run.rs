@@ -302,6 +302,10 @@ impl<S: Store> Run<S> {
                 state.breaker.undecided(message);
                 add(&shared.counters.leases_lost, 1);
                 tracing::warn!(%message, handler = %work.lease.handler, "the lease was lost; rolled back, another instance has the message");
+                if work.lease.stream_id.is_some() {
+                    // If somebody deleted the row by hand, the stream is still ours to give back.
+                    give_stream_back(&shared, &work.lease).await;
+                }
                 Next::Over
             }
             Outcome::Away(error) => {

@@ -197,6 +197,13 @@ impl<S: Store> Shared<S> {
         drop(sessions);
     }
 
+    /// Closes all kept connections without a word: the pool would wait for the answer of one that
+    /// has gone silent.
+    fn discard_sessions(&self) {
+        let sessions = std::mem::take(&mut *self.lock_sessions());
+        sessions.into_iter().for_each(S::discard);
+    }
+
     fn lock_sessions(&self) -> std::sync::MutexGuard<'_, Vec<S::Session>> {
         // Nothing that can panic runs under the lock.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
@@ -225,6 +232,8 @@ impl<S: Store> Shared<S> {
                 }
             }
             Err(error) if error.kind == StoreErrorKind::Unavailable => {
+                // Kept connections may have gone silent as well, and hold places in the pool.
+                self.discard_sessions();
                 if !self.outage.swap(true, Ordering::Relaxed) {
                     let error = crate::error_chain(error);
                     tracing::warn!(error, "the database is away; waiting for it");
@@ -235,28 +244,50 @@ impl<S: Store> Shared<S> {
     }
 }
 
+/// How often the leases of a lost answer are looked for: the call may still be under way on the
+/// server, and commit after the first look.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Tokens of calls that may have leased rows, and whose answer was lost.
 #[derive(Debug, Default)]
-pub(crate) struct Unanswered(Mutex<Vec<(uuid::Uuid, Instant)>>);
+pub(crate) struct Unanswered(Mutex<Vec<Lost>>);
+
+#[derive(Debug)]
+struct Lost {
+    token: uuid::Uuid,
+    since: Instant,
+    looked: Option<Instant>,
+}
 
 impl Unanswered {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(uuid::Uuid, Instant)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Lost>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, token: uuid::Uuid) {
-        self.lock().push((token, Instant::now()));
+        self.lock().push(Lost {
+            token,
+            since: Instant::now(),
+            looked: None,
+        });
     }
 
-    /// Those whose leases may still hold.
+    /// Those whose leases may still hold and were not looked for a moment ago.
     pub(crate) fn tokens(&self, lease: Duration) -> Vec<uuid::Uuid> {
-        let mut tokens = self.lock();
-        tokens.retain(|(_, since)| since.elapsed() < lease);
-        tokens.iter().map(|(token, _)| *token).collect()
+        let mut lost = self.lock();
+        lost.retain(|one| one.since.elapsed() < lease);
+        let due = |one: &&Lost| one.looked.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
+        lost.iter().filter(due).map(|one| one.token).collect()
     }
 
-    pub(crate) fn settled(&self, tokens: &[uuid::Uuid]) {
-        self.lock().retain(|(token, _)| !tokens.contains(token));
+    /// They were looked for.
+    pub(crate) fn looked(&self, tokens: &[uuid::Uuid]) {
+        let now = Instant::now();
+        for one in self.lock().iter_mut() {
+            if tokens.contains(&one.token) {
+                one.looked = Some(now);
+            }
+        }
     }
 }
 

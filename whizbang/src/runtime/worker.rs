@@ -96,7 +96,7 @@ async fn release_unanswered<S: Store>(shared: &Shared<S>) -> crate::store::Store
         .store
         .release_leases(shared.instance.id, &tokens, shared.config.lease)
         .await?;
-    shared.unanswered.settled(&tokens);
+    shared.unanswered.looked(&tokens);
     if released > 0 {
         tracing::info!(leases = released, "gave back what lost answers had leased");
     }

@@ -25,7 +25,7 @@ impl Chaos {
     pub(crate) fn run(&self, offline: bool) -> anyhow::Result<ExitCode> {
         let mut chaos = cargo();
         chaos
-            .args(["run", "--quiet", "--profile", &self.profile])
+            .args(["run", "--profile", &self.profile])
             .args(["--package", "whizbang-tests", "--bin", "chaos", "--"])
             .args(["--minutes", &self.minutes.to_string()]);
         if let Some(seed) = self.seed {

@@ -24,7 +24,7 @@ impl Demo {
         let database = Database::prepare("demo", offline)?;
         let mut example = cargo();
         example
-            .args(["run", "--quiet", "--profile", &self.profile])
+            .args(["run", "--profile", &self.profile])
             .args(["--package", "whizbang-examples", "--bin", "orders", "--"])
             .args(&self.args)
             .env("DATABASE_URL", database.url());

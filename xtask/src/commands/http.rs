@@ -24,7 +24,7 @@ impl Http {
         let database = Database::prepare("shop", offline)?;
         let mut example = cargo();
         example
-            .args(["run", "--quiet", "--profile", &self.profile])
+            .args(["run", "--profile", &self.profile])
             .args(["--package", "whizbang-examples", "--bin", "http", "--"])
             .args(&self.args)
             .env("DATABASE_URL", database.url());
