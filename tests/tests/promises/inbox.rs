@@ -126,9 +126,11 @@ async fn an_id_is_not_purged_while_its_message_waits_or_is_dead() {
         .start()
         .await
         .expect("start");
-    let id = world.feed(&Ping { number: 1 });
+    // Ids that hold no time of their own.
+    let (id, done) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    world.deliver(id, &Ping { number: 1 });
     world.dead_letters(1).await;
-    let done = world.feed(&Ping { number: 2 });
+    world.deliver(done, &Ping { number: 2 });
     world.quiet().await;
     sqlx::query("UPDATE wh_message_deduplication SET first_seen_at = now() - interval '90 days'")
         .execute(&world.pool)

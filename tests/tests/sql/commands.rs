@@ -132,7 +132,7 @@ async fn an_end_without_a_beginning_is_noticed() -> Outcome {
     let answer: String = sqlx::query_scalar(finish)
         .fetch_one(&mut connection)
         .await?;
-    assert_eq!(answer, "missing", "the key was never written");
+    assert_eq!(answer, "unfenced", "only the other one has begun");
     exec(&mut connection, "COMMIT; BEGIN").await?;
     assert_eq!(
         begin_command(&mut connection, "refund", "k", b"a").await?.0,

@@ -52,7 +52,11 @@ async fn a_requeued_message_runs_again_at_the_end_of_its_stream_although_its_id_
 #[tokio::test]
 async fn a_letter_pins_its_id_until_it_is_discarded() -> Outcome {
     let (db, mut connection) = with_h().await?;
-    put(&mut connection, &[Message::new()]).await?;
+    let message = Message {
+        id: Uuid::from_u128(90),
+        ..Message::new()
+    };
+    put(&mut connection, &[message]).await?;
     let work = claim_h(&mut connection).await?.remove(0);
     report(&mut connection, &work, "dead", 0.0).await?;
     db.run("UPDATE wh_message_deduplication SET first_seen_at = now() - interval '90 days'")
