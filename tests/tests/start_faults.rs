@@ -8,6 +8,7 @@ use whizbang::{
     idempotent_command,
     registry::{Handlers, discovered},
     testing::MemoryStore,
+    transport::InProcess,
 };
 
 #[path = "start_faults/schema.rs"]
@@ -275,6 +276,7 @@ async fn every_fault_is_in_one_error() {
         .concurrency(9);
     let error = builder.start().await.err().expect("faults");
     let text = error.to_string();
+    assert_eq!(format!("{error:?}"), text, "what `main` prints");
     for expected in [
         "concurrency 9 is above the 8 connections of the pool",
         "the service name is empty",
@@ -290,6 +292,29 @@ async fn every_fault_is_in_one_error() {
     for function in ["note", "note_again", "note_renamed", "execute", "mail"] {
         assert!(text.contains(&place(function)), "{function} in {text}");
     }
+}
+
+#[tokio::test]
+async fn destinations_are_there_and_have_names_of_their_own() {
+    let builder = Builder::new(MemoryStore::new())
+        .service("orders")
+        .without_discovery()
+        .publish_only()
+        .transport(InProcess::new("orders"))
+        .route::<Do>("nowhere");
+    let found = refused(builder).await;
+    let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
+    let [route, name] = texts.as_slice() else {
+        panic!("{texts:?}");
+    };
+    assert!(
+        route.contains("no destination `nowhere` for message `faults.do`"),
+        "{route}"
+    );
+    assert!(
+        name.contains("two destinations are named `orders`"),
+        "{name}"
+    );
 }
 
 #[tokio::test]

@@ -170,6 +170,10 @@ impl Store for PgStore {
         error::violated_unique(error)
     }
 
+    fn give_back(&self, session: Self::Session) {
+        session::give_back(session, self.inner.answer_within);
+    }
+
     fn discard(session: Self::Session) {
         session::discard(session);
     }

@@ -90,6 +90,16 @@ pub(crate) async fn rollback(transaction: Transaction<'_, Postgres>) -> StoreRes
         .map_err(store_error("roll back"))
 }
 
+/// The pool looks at what comes back, and waits for the answer without end. So this looks first.
+pub(crate) fn give_back(mut session: PoolConnection<Postgres>, within: Duration) {
+    tokio::spawn(async move {
+        match tokio::time::timeout(within, session.ping()).await {
+            Ok(Ok(())) => drop(session),
+            _ => discard(session),
+        }
+    });
+}
+
 /// Closes the socket without waiting for a statement that may be running; the pool gets a free
 /// place at once, the server rolls back when it notices or when its timeout ends the statement.
 pub(crate) fn discard(session: PoolConnection<Postgres>) {

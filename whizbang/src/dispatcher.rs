@@ -20,7 +20,8 @@ mod request;
 mod turns;
 
 pub(crate) use command::{
-    CommandFailure, CommandOutcome, already_done, command_run, hexadecimal, panic_text, run_command,
+    CONFLICT_RETRIES, CommandFailure, CommandOutcome, END_WITHIN, already_done, command_run,
+    hexadecimal, panic_text, run_command,
 };
 pub use request::{Execute, ExecuteIn};
 

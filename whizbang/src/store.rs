@@ -551,6 +551,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// handler returned, if any.
     fn violated_unique<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e str>;
 
+    /// Gives a connection at rest back to the pool, without waiting for anything. One that has gone
+    /// silent since must not keep its place there.
+    fn give_back(&self, session: Self::Session) {
+        drop(session);
+    }
+
     /// Closes a connection that may still be busy; it never goes back to the pool.
     fn discard(session: Self::Session);
 

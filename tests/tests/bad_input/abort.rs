@@ -46,7 +46,7 @@ fn service(pool: PgPool, transport: InProcess) -> whizbang_postgres::Builder {
 
 /// Not a test by itself: the process that dies. It ends when its standard input does.
 #[tokio::test]
-#[ignore = "started by the test below"]
+#[ignore = "no test by itself: the process that the test below starts and that dies"]
 async fn child() {
     let Ok(url) = std::env::var(DATABASE) else {
         panic!("{DATABASE} says where the database is");

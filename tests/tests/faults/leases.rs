@@ -593,3 +593,33 @@ async fn a_row_that_is_stored_while_its_stream_is_being_closed_is_not_forgotten(
     })
     .await;
 }
+
+/// The call that leases it is still under way on the server when its answer is given up.
+#[tokio::test]
+async fn what_a_given_up_store_leases_later_is_found_too() {
+    let world = World::new().await;
+    let store = PgStore::new(world.pool_of(6).await).answer_within(Duration::from_millis(300));
+    let service = world.service_on(store).register::<scripted>();
+    // A lease is longer than a test waits.
+    let service = service.configure(|config| config.lease = Duration::from_secs(60));
+    let app = service.start().await.expect("start");
+    let id = Uuid::now_v7();
+    let mut other = world.pool.begin().await.expect("begin");
+    sqlx::query("INSERT INTO wh_message_deduplication (message_id) VALUES ($1)")
+        .bind(id)
+        .execute(&mut *other)
+        .await
+        .expect("insert");
+    world.deliver(id, &Ping { number: 1 });
+    wait_until("several stores wait for the id", || async {
+        world
+            .count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+            .await
+            >= 2
+    })
+    .await;
+    other.rollback().await.expect("rollback");
+    world.quiet().await;
+    assert_eq!(world.effects("scripted", 1).await, 1);
+    app.shutdown().await.expect("shutdown");
+}

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-use whizbang::ExecuteError;
+use whizbang::{BoxError, Command, ExecuteError, idempotent_command};
+use whizbang_postgres::HandlerContext;
 use whizbang_tests::{Pay, Step, World, pay, wait_until};
 
 async fn payments(world: &World) -> i64 {
@@ -228,4 +230,100 @@ async fn a_dropped_execution_leaves_no_key_and_no_connection_behind() {
     dispatcher.execute(command).await.expect("the key is free");
     assert_eq!(payments(&world).await, 1);
     app.shutdown().await.expect("shutdown");
+}
+
+#[derive(Debug, Serialize, Deserialize, Command)]
+#[message(name = "tests.measure", reply = f64)]
+struct Measure {
+    id: Uuid,
+    value: Option<f64>,
+    ends_and_asks: Option<Uuid>,
+}
+
+#[idempotent_command(key = id)]
+async fn measure(command: Measure, cx: &mut HandlerContext<'_>) -> Result<f64, BoxError> {
+    sqlx::query("INSERT INTO payments (cents) VALUES (1)")
+        .execute(cx.conn())
+        .await?;
+    if let Some(id) = command.ends_and_asks {
+        sqlx::raw_sql("COMMIT; BEGIN").execute(cx.conn()).await?;
+        let inner = Measure {
+            id,
+            value: Some(1.0),
+            ends_and_asks: None,
+        };
+        cx.execute(inner).await?;
+    }
+    Ok(command.value.unwrap_or(f64::NAN))
+}
+
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_back_is_not_committed() {
+    let world = World::new().await;
+    let app = world.service().register::<measure>().start().await;
+    let app = app.expect("start");
+    let command = Measure {
+        id: Uuid::now_v7(),
+        value: None,
+        ends_and_asks: None,
+    };
+    let answer = app.dispatcher().execute(command).await;
+    assert!(
+        matches!(answer, Err(ExecuteError::Handler(_))),
+        "{answer:?}"
+    );
+    assert_eq!(payments(&world).await, 0);
+    let keys = "SELECT count(*) FROM wh_command_results";
+    assert_eq!(world.count(keys).await, 0, "the key is free");
+    app.shutdown().await.expect("shutdown");
+}
+
+#[tokio::test]
+async fn an_inner_command_does_not_speak_for_an_outer_one_that_ended_its_transaction() {
+    let world = World::new().await;
+    let app = world.service().register::<measure>().start().await;
+    let app = app.expect("start");
+    let command = Measure {
+        id: Uuid::now_v7(),
+        value: Some(1.0),
+        ends_and_asks: Some(Uuid::now_v7()),
+    };
+    let answer = app.dispatcher().execute(command).await;
+    assert!(matches!(answer, Err(ExecuteError::Unfenced)), "{answer:?}");
+    assert_eq!(payments(&world).await, 1, "the inner one is rolled back");
+    app.shutdown().await.expect("shutdown");
+}
+
+#[tokio::test]
+async fn an_inner_command_leaves_the_outer_one_its_beginning() {
+    let world = World::new().await;
+    let app = world.service().register::<asks>().start().await;
+    let app = app.expect("start");
+    let id = Uuid::now_v7();
+    for _ in 0..2 {
+        let answer = app.dispatcher().execute(Ask { id, depth: 2 }).await;
+        assert_eq!(answer.expect("executed"), 3, "commands in all");
+    }
+    assert_eq!(payments(&world).await, 3);
+    app.shutdown().await.expect("shutdown");
+}
+
+#[derive(Debug, Serialize, Deserialize, Command)]
+#[message(name = "tests.ask", reply = u32)]
+struct Ask {
+    id: Uuid,
+    depth: u32,
+}
+
+/// Asks itself, with another key each time.
+#[idempotent_command(key = (id, depth))]
+async fn asks(command: Ask, cx: &mut HandlerContext<'_>) -> Result<u32, BoxError> {
+    sqlx::query("INSERT INTO payments (cents) VALUES (1)")
+        .execute(cx.conn())
+        .await?;
+    let Some(depth) = command.depth.checked_sub(1) else {
+        return Ok(1);
+    };
+    let inner = Box::pin(async { cx.execute(Ask { depth, ..command }).await });
+    Ok(1 + inner.await?)
 }

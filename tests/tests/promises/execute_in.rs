@@ -262,7 +262,7 @@ async fn a_handler_that_ended_a_transaction_is_found_out_and_never_runs_again() 
     assert!(matches!(ended, Err(ExecuteError::Unfenced)), "{ended:?}");
     let mut tx = world.pool.begin().await.expect("begin");
     let ended = dispatcher.execute_in(&mut tx, inside.clone()).await;
-    assert!(ended.is_err(), "{ended:?}");
+    assert!(matches!(ended, Err(ExecuteError::Unfenced)), "{ended:?}");
     drop(tx);
     for command in [alone, inside] {
         let again = dispatcher.execute(command.clone()).await;

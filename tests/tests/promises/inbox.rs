@@ -6,6 +6,17 @@ use whizbang::{Envelope, store::Store};
 use whizbang_postgres::PgStore;
 use whizbang_tests::{Ping, World, note_twice, scripted};
 
+/// An id that says so many days ago.
+fn id_from(days: i64) -> Uuid {
+    let time = Utc::now() - Days::days(days);
+    let millis = u64::try_from(time.timestamp_millis()).expect("after 1970");
+    Uuid::new_v7(uuid::Timestamp::from_unix(
+        uuid::NoContext,
+        millis / 1000,
+        0,
+    ))
+}
+
 #[tokio::test]
 async fn a_message_delivered_ten_times_has_one_effect_for_each_handler() {
     let world = World::new().await;
@@ -98,10 +109,7 @@ async fn an_id_older_than_the_window_goes_to_the_dead_letters_once() {
         .expect("start");
     let store = PgStore::new(world.pool.clone());
     store.maintain().await.expect("the horizon is there");
-    let old = Utc::now() - Days::days(40);
-    let millis = u64::try_from(old.timestamp_millis()).expect("after 1970");
-    let time = uuid::Timestamp::from_unix(uuid::NoContext, millis / 1000, 0);
-    let id = Uuid::new_v7(time);
+    let id = id_from(40);
     for _ in 0..3 {
         world.deliver(id, &Ping { number: 1 });
     }
@@ -150,5 +158,39 @@ async fn an_id_is_not_purged_while_its_message_waits_or_is_dead() {
     world.deliver(id, &Ping { number: 1 });
     world.quiet().await;
     assert_eq!(world.effects("scripted", 1).await, 1);
+    app.shutdown().await.expect("shutdown");
+}
+
+/// Received 31 days ago from a sender whose clock was two days fast: when it comes again, its id does
+/// not look older than the window.
+#[tokio::test]
+async fn an_id_from_a_fast_clock_is_kept_until_its_own_time_is_over() {
+    let world = World::new().await;
+    let app = world.service().register::<scripted>().start().await;
+    let app = app.expect("start");
+    let store = PgStore::new(world.pool.clone());
+    let (fast, slow) = (id_from(29), id_from(33));
+    for id in [fast, slow] {
+        world.deliver(id, &Ping { number: 1 });
+    }
+    world.quiet().await;
+    sqlx::query(
+        "UPDATE wh_message_deduplication SET first_seen_at = first_seen_at - interval '31 days'",
+    )
+    .execute(&world.pool)
+    .await
+    .expect("age the ids");
+    store.maintain().await.expect("purge");
+    let left: Vec<Uuid> = sqlx::query_scalar("SELECT message_id FROM wh_message_deduplication")
+        .fetch_all(&world.pool)
+        .await
+        .expect("ids");
+    assert_eq!(left, [fast]);
+    for id in [fast, slow] {
+        world.deliver(id, &Ping { number: 1 });
+    }
+    world.dead_letters(1).await;
+    world.quiet().await;
+    assert_eq!(world.effects("scripted", 1).await, 2, "one for each id");
     app.shutdown().await.expect("shutdown");
 }

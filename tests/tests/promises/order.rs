@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use whizbang_tests::{Step, Stepped, World, note_in_lane, note_stepped, wait_until};
+use whizbang_postgres::PgStore;
+use whizbang_tests::{
+    Ping, Step, Stepped, World, note_in_lane, note_stepped, note_twice, wait_until,
+};
 
 async fn order_of(world: &World, handler: &str, stream: &str) -> Vec<i64> {
     sqlx::query_scalar("SELECT number FROM effects WHERE handler = $1 AND stream = $2 ORDER BY id")
@@ -162,5 +165,66 @@ async fn a_discarded_dead_letter_lets_the_stream_go_on() {
     assert_eq!(app.discard(&[letters[0].id]).await.expect("discard"), 1);
     world.quiet().await;
     assert_eq!(order_of(&world, "note_in_lane", "careful").await, [2, 3]);
+    app.shutdown().await.expect("shutdown");
+}
+
+/// A delivery starts where the last ones were. It must not pass over what a transaction published
+/// before that and commits after it, or the next message of the stream would come first.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_long_transaction_published_is_not_overtaken_by_a_later_one() {
+    const STREAMS: usize = 20;
+    /// Longer than a mark needs to settle.
+    const LONG: Duration = Duration::from_secs(8);
+    let world = World::new().await;
+    let pool = world.pool_of(30).await;
+    let app = world
+        .service_on(PgStore::new(world.pool_of(10).await))
+        .register::<note_stepped>()
+        .register::<note_twice>()
+        .start()
+        .await
+        .expect("start");
+    let dispatcher = app.dispatcher();
+    let step = |stream: usize, number| Stepped {
+        stream: stream.to_string(),
+        number,
+    };
+    let mut long = Vec::new();
+    for stream in 0..STREAMS {
+        let mut tx = pool.begin().await.expect("begin");
+        let published = dispatcher.publish(&mut tx, &step(stream, 1)).await;
+        published.expect("publish");
+        long.push(tx);
+    }
+    let traffic = async {
+        for number in 0.. {
+            let mut tx = pool.begin().await.expect("begin");
+            let ping = Ping { number };
+            dispatcher.publish(&mut tx, &ping).await.expect("publish");
+            tx.commit().await.expect("commit");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let ends = async {
+        tokio::time::sleep(LONG).await;
+        for (stream, tx) in long.into_iter().enumerate() {
+            tx.commit().await.expect("commit");
+            let mut tx = pool.begin().await.expect("begin");
+            let published = dispatcher.publish(&mut tx, &step(stream, 2)).await;
+            published.expect("publish");
+            tx.commit().await.expect("commit");
+            // At different moments between two looks from the start.
+            tokio::time::sleep(Duration::from_millis(130)).await;
+        }
+    };
+    tokio::select! {
+        () = traffic => {}
+        () = ends => {}
+    }
+    world.quiet().await;
+    for stream in 0..STREAMS {
+        let order = order_of(&world, "note_stepped", &stream.to_string()).await;
+        assert_eq!(order, [1, 2], "stream {stream}");
+    }
     app.shutdown().await.expect("shutdown");
 }

@@ -1,5 +1,7 @@
 //! P2 and P3: effects, outgoing messages and completion are one commit, and it is fenced.
 
+use whizbang::{BoxError, handler};
+use whizbang_postgres::HandlerContext;
 use whizbang_tests::{Ping, Step, World, note_plain, note_twice, scripted, wait_until};
 
 async fn after(steps: &[Step]) -> (World, whizbang_postgres::App) {
@@ -124,5 +126,30 @@ async fn handlers_of_one_message_fail_and_end_each_alone() {
     world.quiet().await;
     assert_eq!(world.effects("scripted", 1).await, 0);
     assert_eq!(world.effects("note_twice", 1).await, 1);
+    app.shutdown().await.expect("shutdown");
+}
+
+#[handler(max_attempts = 3, backoff = "5ms..10ms")]
+async fn commits_and_fails(ping: Ping, cx: &mut HandlerContext<'_>) -> Result<(), BoxError> {
+    sqlx::query(
+        "INSERT INTO effects (handler, stream, number) VALUES ('commits_and_fails', '', $1)",
+    )
+    .bind(ping.number)
+    .execute(cx.conn())
+    .await?;
+    sqlx::raw_sql("COMMIT").execute(cx.conn()).await?;
+    Err("and then it failed".into())
+}
+
+#[tokio::test]
+async fn a_handler_that_ends_its_own_transaction_and_fails_is_not_repeated_either() {
+    let world = World::new().await;
+    let service = world.service().register::<commits_and_fails>();
+    let app = service.start().await.expect("start");
+    world.feed(&Ping { number: 1 });
+    world.dead_letters(1).await;
+    assert_eq!(world.effects("commits_and_fails", 1).await, 1);
+    let reason = "SELECT count(*) FROM wh_dead_letters WHERE reason = 'unfenced'";
+    assert_eq!(world.count(reason).await, 1);
     app.shutdown().await.expect("shutdown");
 }

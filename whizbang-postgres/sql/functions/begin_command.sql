@@ -13,12 +13,13 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off 
 #variable_conflict use_column
 DECLARE
   v_row record;
+  v_hash bigint := hashtextextended(
+    length(p_scope) || ':' || p_scope || p_key, 'wh_command_results'::regclass::oid::bigint);
 BEGIN
   SELECT r.fingerprint, r.result, r.error, r.completed INTO v_row FROM wh_command_results r
   WHERE r.scope = p_scope AND r.key = p_key;
   IF NOT FOUND THEN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended(
-         length(p_scope) || ':' || p_scope || p_key, 'wh_command_results'::regclass::oid::bigint)) THEN
+    IF NOT pg_try_advisory_xact_lock(v_hash) THEN
       RETURN QUERY SELECT CASE WHEN current_setting('transaction_isolation') = 'read committed' THEN 'busy'
         ELSE 'isolation' END, NULL::bytea, NULL::text, NULL::text;
       RETURN;
@@ -27,8 +28,8 @@ BEGIN
     VALUES (p_scope, p_key, p_fingerprint, p_method_version)
     ON CONFLICT ON CONSTRAINT wh_command_results_pkey DO NOTHING;
     IF FOUND THEN
-      PERFORM set_config('whizbang.command', coalesce(current_setting('whizbang.command', true), '') || '/'
-        || hashtextextended(length(p_scope) || ':' || p_scope || p_key, 0), true);
+      PERFORM set_config('whizbang.command',
+        coalesce(current_setting('whizbang.command', true), '') || '/' || v_hash, true);
       RETURN QUERY SELECT 'fresh', NULL::bytea, NULL::text, NULL::text;
       RETURN;
     END IF;

@@ -12,13 +12,13 @@ RETURNS TABLE (message_id uuid, outcome text, was_newly_created boolean, handler
                correlation_id uuid, causation_id uuid, received_at timestamptz, outbox_sequence bigint,
                oldest_running bigint, next_running bigint)
 LANGUAGE plpgsql VOLATILE
-
 SET enable_nestloop = off
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   v_ids uuid[]; v_types text[]; v_commands boolean[]; v_data text[]; v_metadata text[]; v_streams uuid[];
   v_correlations uuid[]; v_causations uuid[]; v_sequences bigint[]; v_prints bigint[]; v_births timestamptz[];
+  v_running pg_snapshot;
 BEGIN
   IF NOT EXISTS (SELECT FROM wh_outbox o WHERE o.destination = p_destination AND o.scheduled_at IS NULL
                    AND o.retry_at IS NULL AND o.sequence >= p_after)
@@ -47,11 +47,14 @@ BEGIN
     RETURN;
   END IF;
 
+  -- After the look: whoever has drawn a lower number by now is among these.
+  v_running := pg_current_snapshot();
+
   RETURN QUERY
   SELECT s.message_id, s.outcome, s.was_newly_created, s.handler_name, s.message_type, s.lane, s.stream_id,
     s.sequence, s.leased, CASE WHEN s.leased THEN m.data END, CASE WHEN s.leased THEN m.metadata END,
     m.correlation, m.causation, clock_timestamp(), m.sequence,
-    pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+    pg_snapshot_xmin(v_running)::text::bigint, pg_snapshot_xmax(v_running)::text::bigint
   FROM store_inbox_messages(v_ids, v_types, v_commands, v_data, v_metadata, v_streams, v_correlations, v_causations,
          v_prints, v_births, p_lease_token, p_instance_id, p_lease, p_hand_over_handlers, p_hand_over_limits) s
   JOIN unnest(v_ids, v_data, v_metadata, v_correlations, v_causations, v_sequences)

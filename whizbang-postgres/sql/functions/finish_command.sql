@@ -5,7 +5,8 @@ CREATE OR REPLACE FUNCTION finish_command(p_scope text, p_key text, p_result tex
 RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_begun text := coalesce(current_setting('whizbang.command', true), '');
-  v_own text := '/' || hashtextextended(length(p_scope) || ':' || p_scope || p_key, 0);
+  v_own text := '/' || hashtextextended(
+    length(p_scope) || ':' || p_scope || p_key, 'wh_command_results'::regclass::oid::bigint);
 BEGIN
   IF right(v_begun, length(v_own)) <> v_own THEN
     RETURN 'unfenced';

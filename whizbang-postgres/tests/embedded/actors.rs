@@ -19,7 +19,7 @@ fn say(topic: &str, text: impl std::fmt::Display) {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn owner() -> Outcome {
     let server = Server::start()?;
     say("folder", server.folder().display());
@@ -27,7 +27,7 @@ fn owner() -> Outcome {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn durable_owner() -> Outcome {
     let server = Server::builder().durable(true).start()?;
     say("folder", server.folder().display());
@@ -37,7 +37,7 @@ fn durable_owner() -> Outcome {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn owner_that_panics() {
     let server = Server::start().unwrap();
     say("folder", server.folder().display());
@@ -46,7 +46,7 @@ fn owner_that_panics() {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn owner_that_exits() -> Outcome {
     let server = Server::start()?;
     say("folder", server.folder().display());
@@ -55,7 +55,7 @@ fn owner_that_exits() -> Outcome {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn owner_with_children() -> Outcome {
     let server = Server::start()?;
     // A process that outlives us must not hold our server by an inherited pipe.
@@ -66,7 +66,7 @@ fn owner_with_children() -> Outcome {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn sharer() -> Outcome {
     let server = shared()?;
     say("url", server.url("postgres"));
@@ -74,7 +74,7 @@ fn sharer() -> Outcome {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn beginner() -> Outcome {
     say("beginning", "now");
     let _server = Server::start()?;
@@ -82,7 +82,7 @@ fn beginner() -> Outcome {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn abandoner_of_a_database() -> Outcome {
     tokio::runtime::Runtime::new()?.block_on(async {
         let database = whizbang_postgres::embedded::test_database().await?;
@@ -94,7 +94,7 @@ fn abandoner_of_a_database() -> Outcome {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn owner_of_a_broken_server() {
     let error = Server::builder()
         .setting("shared_buffers", "banana")
@@ -107,13 +107,13 @@ fn owner_of_a_broken_server() {
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn owner_without_postgres() {
     say("error", Server::start().unwrap_err());
 }
 
 #[test]
-#[ignore = "a part for another test"]
+#[ignore = "no test by itself: a process that the tests in `endings` and `sharing` start"]
 fn sharer_that_fails() {
     say("error", shared().unwrap_err());
 }

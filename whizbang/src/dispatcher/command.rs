@@ -1,6 +1,8 @@
 //! The one path of a command, whether executed or taken from the inbox: key first, then the user's
 //! code, then what it came to, all in one transaction.
 
+use std::time::Duration;
+
 use crate::{
     Context, HandlerFailure,
     handler::{Call, CommandSpec, HandlerResult, Inputs},
@@ -9,6 +11,12 @@ use crate::{
         CommandAnswer, CommandRun, CommandState, Store, StoreError, StoreErrorKind, StoreResult,
     },
 };
+
+/// Conflicts with other transactions that are repeated at once before they count as an error.
+pub(crate) const CONFLICT_RETRIES: u32 = 5;
+
+/// Completing and committing are given the handler's timeout, and this at least.
+pub(crate) const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// How a command ended, on any of its paths.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use super::{
     Dispatcher, Guarded,
     command::{
-        CommandFailure, CommandOutcome, already_done, command_run, hexadecimal, inside, panic_text,
-        run_command,
+        CONFLICT_RETRIES, CommandFailure, CommandOutcome, END_WITHIN, already_done, command_run,
+        hexadecimal, inside, panic_text, run_command,
     },
     turns::{Settled, Turn},
 };
@@ -25,12 +25,6 @@ use crate::{
         TransactionOptions,
     },
 };
-
-/// Conflicts with other transactions that are retried at once, before they become an error.
-const CONFLICT_RETRIES: u32 = 5;
-
-/// Committing is given the handler's timeout, and this at least.
-const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// The pauses between looks at a key that somebody else works on.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -228,9 +222,10 @@ impl<'a, S: Store> CommandCall<'a, S> {
                 Ok(Try::Answer(answer))
             }
             Ok(outcome) => {
+                let rolled_back = S::rollback(part).await;
                 // What the handler did to the transaction matters more than how it ends.
                 let settled = self.settle(outcome)?;
-                S::rollback(part).await?;
+                rolled_back?;
                 Ok(settled)
             }
             Err(ExecuteError::Store(error)) if error.kind == StoreErrorKind::Conflict => {
@@ -238,10 +233,12 @@ impl<'a, S: Store> CommandCall<'a, S> {
             }
             // A statement may be running: it is waited for when the caller goes on.
             Err(error @ ExecuteError::Timeout(_)) => Err(error),
-            Err(error) => {
-                S::rollback(part).await?;
-                Err(error)
-            }
+            Err(error) => match S::rollback(part).await {
+                Ok(()) => Err(error),
+                Err(lost) if lost.kind == StoreErrorKind::Unavailable => Err(lost.into()),
+                // The savepoint is gone, and with it the transaction that it was in.
+                Err(_gone) => Err(ExecuteError::Unfenced),
+            },
         }
     }
 

@@ -9,20 +9,14 @@ use crate::{
     Context, Decision, HandlerFailure, LazyContext, Metadata, StoreError, StoreErrorKind,
     StreamKey, decision_of,
     dispatcher::{
-        CommandFailure, CommandOutcome, Guarded, already_done, command_run, hexadecimal,
-        panic_text, run_command,
+        CONFLICT_RETRIES, CommandFailure, CommandOutcome, END_WITHIN, Guarded, already_done,
+        command_run, hexadecimal, panic_text, run_command,
     },
     error_chain,
     handler::{Call, CommandSpec, Inputs},
     registry::Handler,
     store::{CommandRun, Completion, Isolation, Store, TransactionOptions, Work},
 };
-
-/// Conflicts with other transactions that are repeated at once before they count as an error.
-const CONFLICT_RETRIES: u32 = 5;
-
-/// Completing and committing are given the handler's timeout, and this at least.
-const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long an inbox row waits when its command is being executed by somebody else.
 const BUSY_SNOOZE: Duration = Duration::from_millis(100);
@@ -302,8 +296,8 @@ impl<S: Store> Execution<'_, S> {
     }
 
     /// A handler that fails after it has ended its own transaction has committed what it wrote
-    /// before: it must not run again. A transaction that an error has aborted cannot be asked, but
-    /// nothing of it was committed either.
+    /// before: it must not run again. A transaction that an error has aborted cannot be asked; what a
+    /// handler committed before it began that one stays unknown.
     async fn unless_unfenced(&self, context: &mut Context<'_, S>, miss: Miss) -> Miss {
         let store = &self.shared.store;
         let fence = self.work.lease.token;

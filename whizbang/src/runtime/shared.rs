@@ -188,13 +188,18 @@ impl<S: Store> Shared<S> {
         let mut sessions = self.lock_sessions();
         if sessions.len() < self.warm_sessions && !self.stop.draining() {
             sessions.push(session);
+        } else {
+            drop(sessions);
+            self.store.give_back(session);
         }
     }
 
     /// Gives all kept connections back to the pool.
     pub(crate) fn drop_sessions(&self) {
         let sessions = std::mem::take(&mut *self.lock_sessions());
-        drop(sessions);
+        for session in sessions {
+            self.store.give_back(session);
+        }
     }
 
     /// Closes all kept connections without a word: the pool would wait for the answer of one that
