@@ -611,11 +611,12 @@ async fn what_a_given_up_store_leases_later_is_found_too() {
         .await
         .expect("insert");
     world.deliver(id, &Ping { number: 1 });
-    wait_until("several stores wait for the id", || async {
+    // Of those that wait then, one at most is still waited for.
+    wait_until("many stores wait for the id", || async {
         world
             .count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
             .await
-            >= 2
+            >= 6
     })
     .await;
     other.rollback().await.expect("rollback");

@@ -43,7 +43,7 @@ pub(super) fn begin(
         created_at: now,
         commit: 0,
     };
-    open.command = true;
+    open.commands.push((scope.clone(), key.clone()));
     open.writes.push(Write::Command {
         scope,
         key,
@@ -69,7 +69,10 @@ pub(super) fn finish(
     run: &CommandRun,
     answer: &CommandAnswer,
 ) -> Turn<StoreResult<bool>> {
-    if !open.command {
+    let begun = open.commands.pop();
+    let is_own = |(scope, key): &(String, String)| *scope == run.scope && key == run.key.as_str();
+    if !begun.as_ref().is_some_and(is_own) {
+        open.commands.extend(begun);
         return Turn::Done(Ok(false));
     }
     let Some(known) = find(tables, open, run) else {

@@ -50,8 +50,8 @@ pub(super) struct Open {
     pub(super) snapshot: Option<u64>,
     pub(super) writes: Vec<Write>,
     pub(super) aborted: bool,
-    /// A command's key was written in it.
-    pub(super) command: bool,
+    /// Commands whose keys were written in it and that have not ended, by scope and key.
+    pub(super) commands: Vec<(String, String)>,
 }
 
 /// A row with this key was there already, as an `INSERT` finds.
@@ -71,6 +71,7 @@ pub struct MemoryTransaction<'s> {
 
 struct Savepoint {
     writes: usize,
+    commands: usize,
     aborted: bool,
 }
 
@@ -127,6 +128,7 @@ impl<'s> MemoryTransaction<'s> {
             Some(open) if open.aborted => return Err(aborted()),
             Some(open) => Savepoint {
                 writes: open.writes.len(),
+                commands: open.commands.len(),
                 aborted: open.aborted,
             },
             None => return Err(no_transaction()),
@@ -170,6 +172,7 @@ impl Drop for MemoryTransaction<'_> {
         match (&self.savepoint, &mut self.connection.open) {
             (Some(savepoint), Some(open)) => {
                 open.writes.truncate(savepoint.writes);
+                open.commands.truncate(savepoint.commands);
                 open.aborted = savepoint.aborted;
             }
             (Some(_), None) => {}
@@ -331,7 +334,7 @@ impl MemoryConnection {
             snapshot: None,
             writes: Vec::new(),
             aborted: false,
-            command: false,
+            commands: Vec::new(),
         });
         self.check(self.store.client.after(operation).await, operation)
             .await
@@ -374,7 +377,7 @@ impl MemoryConnection {
             snapshot: None,
             writes: Vec::new(),
             aborted: false,
-            command: false,
+            commands: Vec::new(),
         }
     }
 

@@ -26,6 +26,7 @@ topic! {
     P7: a_failed_part_leaves_the_key_free,
     P7: an_error_may_be_the_answer,
     P7: a_handler_that_ended_its_transaction_records_nothing_and_never_runs_again,
+    P7: a_command_inside_another_speaks_for_itself_only,
     P7: a_unique_violation_names_its_constraint,
     P7: a_reply_may_be_nothing,
     P11: replies_are_forgotten_after_their_time,
@@ -365,6 +366,42 @@ async fn a_handler_that_ended_its_transaction_records_nothing_and_never_runs_aga
     for payload in [1, 2] {
         let state = execute(&bench, &run("place", "k", payload)?, None).await?;
         must_eq!(state, CommandState::Unfinished, "afterwards");
+    }
+    Ok(())
+}
+
+async fn a_command_inside_another_speaks_for_itself_only<H: Harness>(harness: &H) -> Verdict {
+    let bench = Bench::new(harness).await?;
+    let (outer, inner) = (run("place", "outer", 1)?, run("place", "inner", 1)?);
+    let failing = run("place", "failing", 1)?;
+    let answer = reply(Some("1"));
+    let store = &bench.store;
+    let mut session = store.open().await?;
+    let mut transaction = store.begin(&mut session, &options(Uuid::now_v7())).await?;
+    let connection = H::Store::connection(&mut transaction);
+    for begun in [&outer, &inner] {
+        let state = store.begin_command(connection, begun).await?;
+        must_eq!(state, CommandState::Fresh, "first");
+    }
+    let ends = [
+        (&outer, false, "not before the inner one has ended"),
+        (&inner, true, "the inner one"),
+    ];
+    for (run, expected, when) in ends {
+        let recorded = store.finish_command(connection, run, &answer).await?;
+        must_eq!(recorded, expected, "{when}");
+    }
+    let mut part = H::Store::nested(&mut transaction).await?;
+    let connection = H::Store::connection(&mut part);
+    let state = store.begin_command(connection, &failing).await?;
+    must_eq!(state, CommandState::Fresh, "first");
+    H::Store::rollback(part).await?;
+    let connection = H::Store::connection(&mut transaction);
+    let recorded = store.finish_command(connection, &outer, &answer).await?;
+    must!(recorded, "the outer one, and a failed part says nothing");
+    H::Store::commit(transaction).await?;
+    for (run, expected) in [(&outer, done(Some("1"))), (&failing, CommandState::Fresh)] {
+        must_eq!(execute(&bench, run, None).await?, expected, "afterwards");
     }
     Ok(())
 }
